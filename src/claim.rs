@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
         drop(claim);
         assert!(!is_held(home.path(), "one"));
-        // What a killed process leaves: a file that nobody has locked.
+        // What a killed process leaves: an unlocked file.
         fs::write(home.path().join(FOLDER).join("killed"), "").unwrap();
         assert!(!is_held(home.path(), "killed"));
         assert!(!home.path().join(FOLDER).join("killed").exists());

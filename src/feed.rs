@@ -4,7 +4,7 @@
 //!
 //! Subscribe first, then read the store: an event that falls in between is then seen twice, never missed,
 //! and recognised by its id. A subscriber that lags more than `CAPACITY` events behind gets `Lagged` and
-//! has to read the store again. The buffer is in memory only: after a restart nobody can be replayed to.
+//! has to read the store again. The buffer is in memory only: after a restart nothing can be replayed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};

@@ -622,7 +622,7 @@ pub struct NoticeView {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailboxView {
-    /// The oldest.
+    /// The oldest unread ones.
     pub notices: Vec<NoticeView>,
     /// How many are left.
     #[serde(default)]

@@ -209,7 +209,7 @@ impl Work {
                         environment.save_call(&id, part, state).await?;
                     }
                 }
-                // Right before the next request: what was said in mid-run is answered with the next step, and not
+                // Right before the next request: what was said during the run is answered with the next step, and not
                 // only when the run is over.
                 Effect::Hear => {
                     let heard = environment.hear().await?;

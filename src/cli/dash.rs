@@ -21,7 +21,7 @@ const OPENERS: [&str; 2] = ["xdg-open", "open"];
 #[command(after_help = "\
 The page is served by the daemon, on this machine only. The code in the address is valid once and
 for a minute; with it the page may approve, deny, cancel, send, resume, retry and launch for twelve
-hours. Opened without a code it only shows. There is no code while `api.readers` is \"anyone\", and
+hours. Without a code the page is read-only. There is no code while `api.readers` is \"anyone\", and
 no page while `api.host` lets other machines connect.
 
 Example:

@@ -203,7 +203,7 @@ impl Place {
         let line = Line::new(GOOD.bold(), "Nothing was lost: ").with(
             PLAIN,
             &format!(
-                "daemon {} took over from {killed}, {completed} of {} completed, each told once.",
+                "daemon {} replaced {killed}, {completed} of {} completed, each reported once.",
                 health.pid,
                 show::counted(ids.len() as u64, "task"),
             ),
@@ -338,8 +338,9 @@ impl<'a> Round<'a> {
             if tasks.iter().all(tasks::is_over) && printed >= ids.len() {
                 anyhow::ensure!(
                     printed == ids.len(),
-                    "{printed} notices came of {} tasks",
-                    ids.len()
+                    "received {} for {}",
+                    show::counted(printed as u64, "notice"),
+                    show::counted(ids.len() as u64, "task")
                 );
                 return Ok(tasks);
             }

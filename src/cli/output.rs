@@ -19,11 +19,11 @@ const TIMED_OUT: u8 = 124;
 
 #[derive(Args)]
 #[command(after_help = "\
-On a terminal the result is rendered and framed, with control characters as escapes. In a pipe, and
-with --json, it is exactly what the agent wrote. With --wait it exits 124 when the time is up first,
-and 2 when the task waits for a permission. With --exit-code it exits as `asyncagents wait` would: 1
-if the task failed, 130 if it was cancelled, 2 if it has not ended or the outcome is not known (no
-daemon, unknown id).
+On a terminal the result is rendered and framed, with control characters as escapes. In a pipe it
+is exactly what the agent wrote; --json prints the whole task. With --wait it exits 124 when the
+time is up first, and 2 when the task waits for a permission. With --exit-code it exits as
+`asyncagents wait` would: 1 if the task failed, 130 if it was cancelled, 2 if it has not ended or
+the outcome is not known (no daemon, unknown id).
 
 Example:
   asyncagents output ab12c3

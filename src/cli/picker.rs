@@ -106,7 +106,7 @@ async fn answer(
             let word = if allow { "allowed" } else { "denied" };
             show::quoted(&format!("{word} {}:", request.short_id), &request.what)
         }
-        // Somebody else was faster, or its task has ended: the others can still be answered.
+        // It was answered elsewhere, or its task has ended: the others can still be answered.
         Err(error) if has_status(&error, 404) => {
             complain(&request.short_id, &error);
             Ok(())

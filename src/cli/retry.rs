@@ -14,8 +14,8 @@ use crate::wire::{CallerView, RetryRequest};
 #[derive(Args)]
 #[command(after_help = "\
 A retry is a new task with the prompt, agent, model, budget, schema, directory and inherited
-context of the first one, in the same batch and for the same parent. `retryOf` of its JSON names
-the first, `retriedBy` of that one the retry.
+context of the first one, in the same batch and for the same parent. The JSON links both: `retryOf`
+on the new task, `retriedBy` on the old one.
 
 Example:
   asyncagents retry ab12c3

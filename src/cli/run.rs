@@ -47,7 +47,7 @@ pub(super) struct Run {
     /// Print the conversation while the agent works, until the task has ended
     #[arg(long, conflicts_with = "json")]
     follow: bool,
-    /// Which agent does it
+    /// The agent to run
     #[arg(long, default_value = "general")]
     agent: String,
     /// A few words for lists and notices [default: the beginning of the prompt]

@@ -96,7 +96,7 @@ impl Serve {
         // Everything that matters was waited for. What is left are blocking threads: reads of a long check, or of a
         // network file system that hangs, for which dropping the runtime would wait for ever.
         runtime.shutdown_timeout(LAST_THREADS);
-        // Whoever started us was killed, or it would have removed the directory after our end.
+        // The process that started us was killed, or it would have removed the directory after our end.
         if let Some(directory) = self.tied
             && is_orphaned.load(Ordering::Relaxed)
         {

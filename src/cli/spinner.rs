@@ -32,7 +32,7 @@ impl Spinner {
         Spinner(bar)
     }
 
-    /// Whether anybody sees it.
+    /// Whether it is shown.
     pub(super) fn is_drawn(&self) -> bool {
         !self.0.is_hidden()
     }

@@ -172,7 +172,7 @@ fn host_line(host: &HostView) -> Line {
     line.push(PLAIN, &format!(", {}", show::counted(host.active_tasks as u64, "active task")));
     for server in &host.servers {
         match &server.error {
-            Some(_) => line.push(WARNING, &format!(", {} cannot be reached", server.name)),
+            Some(error) => line.push(WARNING, &format!(", {}: {error}", server.name)),
             None => line.push(PLAIN, &format!(", {} at {}", server.name, server.url)),
         }
     }

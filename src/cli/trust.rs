@@ -20,9 +20,9 @@ not used until the directory is trusted. `asyncagents agents` shows what they wo
 
 On a terminal, `agents`, and `run` with an agent of such a file, ask once and remember the answer.
 
-Trust belongs to the path of this one directory, not to those below it, and covers what its files
-will say tomorrow. It ends with `asyncagents untrust`, or when another user owns the directory. It
-is about agents that asyncagents runs itself; OpenCode has agents and settings of its own.
+Trust belongs to the path of this one directory, not to those below it, and covers later changes to
+its files. It ends with `asyncagents untrust`, or when another user owns the directory. It is about
+agents that asyncagents runs itself; OpenCode has agents and settings of its own.
 
 Example:
   asyncagents agents

@@ -29,7 +29,7 @@ const TIMED_OUT: u8 = 124;
 const FAILED: u8 = 1;
 const CANCELLED: u8 = 130;
 
-/// The same while the tasks are drawn on a terminal, where their figures are to move.
+/// Between two updates of what is shown on a terminal while it waits.
 const FRAME: Duration = Duration::from_millis(500);
 
 #[derive(Args)]

@@ -363,7 +363,7 @@ impl Client {
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().map_err(|_| too_long(path))?;
         let headers = request.headers_mut();
-        // HTTP/1.1 requires a host; on the socket nobody looks at it.
+        // HTTP/1.1 requires a host; on the socket it is ignored.
         headers.insert(header::HOST, HeaderValue::from_static("localhost"));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let sent = timeout_at(deadline, self.connections.send(request)).await;

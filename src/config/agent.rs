@@ -22,7 +22,7 @@ section! {
         #[rule(Between(0.0, 100.0))]
         model_retries: u32 = 5,
 
-        /// A conversation is summed up before the next step when a request used this many tokens.
+        /// A conversation is compacted (summarised) before the next step when a request used this many tokens.
         #[rule(Between(1_000.0, 1e12))]
         compact_at_tokens: u64 = 100_000,
 

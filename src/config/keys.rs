@@ -35,7 +35,7 @@ section! {
         #[variable("ASYNCAGENTS_MODEL")]
         model: String = String::new(),
 
-        /// What is around the commands of our own agents (the tool `bash`): "bwrap" (bubblewrap), "landlock" (for
+        /// The sandbox for commands of embedded agents (the tool `bash`): "bwrap" (bubblewrap), "landlock" (for
         /// Linux without user namespaces; it holds less), or "off". "auto" takes the first of them that works.
         /// `asyncagents doctor` says what is in force and what that does not hold; [agent] says what commands may.
         sandbox: Choice = Choice::Auto,
@@ -90,12 +90,12 @@ section! {
         #[rule(Between(1.0, 10.0))]
         max_depth: u32 = 1,
 
-        /// A task without any activity for this long is shown and told as stalled.
+        /// A task without any activity for this long is reported as stalled.
         #[written("stall_seconds", "seconds")]
         #[rule(Between(1.0, YEAR))]
         stall: Duration = Duration::from_secs(600),
 
-        /// So is one that makes the same tool call this often in a row.
+        /// A task that repeats the same tool call this many times in a row counts as stalled, too.
         #[rule(Between(2.0, 1_000_000.0))]
         stall_repeats: u32 = 20,
 
@@ -119,8 +119,7 @@ section! {
         answer_grace: Duration = Duration::from_secs(60),
 
         /// A run whose host cannot be reached, or that cannot go on for another reason that may pass (a disk
-        /// that is full, a file system that does not answer), is tried again for this long and then ends, as soon
-        /// as that can be written down.
+        /// that is full, a file system that does not answer), is retried for this long, then ended as failed.
         #[written("gone_seconds", "seconds")]
         #[rule(Between(1.0, YEAR))]
         gone: Duration = Duration::from_secs(600),
@@ -203,7 +202,7 @@ section! {
         #[rule(Between(0.0, 1_000_000.0))]
         inline_characters: usize = 8000,
 
-        /// Short messages on the screen of the host; they take effect with hosts that can show them.
+        /// Short messages on the screen of the host, only on hosts that support toasts.
         toasts: bool = true,
     }
 }
@@ -211,8 +210,8 @@ section! {
 section! {
     /// Telling people outside of a conversation.
     pub struct Notify {
-        /// People are told when a task ends and when an agent asks for a permission. Here: by a notification of the
-        /// desktop, with the program `notify-send`.
+        /// Notify when a task ends or asks for a permission: by desktop notification, with the program
+        /// `notify-send`.
         desktop: bool = false,
 
         /// By a POST of JSON to this address, tried again until it is answered with a status of success. The header
@@ -231,7 +230,7 @@ section! {
         /// that fails is run again. Empty: none.
         command: String = String::new(),
 
-        /// What could not be delivered for this long is given up, which the log says.
+        /// Undelivered notifications are dropped, and logged, after this time.
         #[written("give_up_seconds", "seconds")]
         #[rule(Between(1.0, YEAR))]
         give_up: Duration = Duration::from_secs(86_400),
@@ -250,8 +249,8 @@ section! {
         #[rule(Between(0.0, 36_500.0))]
         max_age: Option<Duration> = None,
 
-        /// An end that its parent (a client of MCP) has not read keeps its task for this many days. 0 keeps it
-        /// until it is read. Does not apply to tasks launched from the shell.
+        /// A task whose end its MCP client has not read is kept for this many days. 0 keeps it until the end is
+        /// read. Does not apply to tasks launched from the shell.
         #[written("unread_days", "days_or_off")]
         #[rule(Between(0.0, 36_500.0))]
         unread: Option<Duration> = Some(Duration::from_secs(30 * DAY)),
@@ -338,8 +337,8 @@ section! {
         /// What becomes of an agent that takes longer: "background" lets it go on, "cancel" stops it.
         on_timeout: OnTimeout = OnTimeout::Background,
 
-        /// Which agent does it, for callers that are no agents themselves. With one that only reads, such as
-        /// "explore", MCP clients may run several calls at the same time.
+        /// The agent to use when the caller is not an agent. With one that only reads, such as "explore", MCP
+        /// clients may run several calls at the same time.
         #[rule(Filled)]
         agent: String = "general".to_owned(),
 
@@ -421,7 +420,7 @@ pub enum Readers {
 
 section! {
     pub struct Log {
-        /// "error", "warn", "info", "debug", "trace", or directives such as "info,asyncagents=debug".
+        /// "error", "warn", "info", "debug", or directives such as "info,asyncagents=debug".
         /// Environment: ASYNCAGENTS_LOG.
         #[variable("ASYNCAGENTS_LOG")]
         #[rule(Filled)]

@@ -186,7 +186,7 @@ fn spawn(settings: &Settings) -> anyhow::Result<Child> {
     command.current_dir("/");
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     // Descriptors are close-on-exec: a pipe that we inherited would otherwise stay open for as long as the daemon
-    // lives, and whoever reads from it would wait.
+    // lives, and its reader would wait.
     process::keep_descriptors_from_children();
     let mut child = command.spawn().context("cannot start the daemon")?;
     // A daemon that is tied to us waits for the end of this pipe. Nothing but our own end closes it, also `kill -9`.

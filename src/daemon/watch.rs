@@ -1,6 +1,6 @@
 //! The watchdog of the storage directory: every few seconds it checks for what happens to it from outside. It
 //! publishes warnings (disk space, damaged stores that were set aside), removes what killed clients left, and stops
-//! the daemon when the directory was deleted or replaced: its lock keeps nobody out any more, and another daemon may
+//! the daemon when the directory was deleted or replaced: its lock no longer excludes others, and another daemon may
 //! be at work under the same path.
 
 use std::path::PathBuf;

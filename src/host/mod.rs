@@ -54,7 +54,7 @@ impl Place {
         Place { session, location: Location::Opened { instance, directory: directory.to_owned() } }
     }
 
-    /// Of a session whose location nobody has reported; the host has to search.
+    /// Of a session whose location is not known; the host has to search.
     pub fn unknown(session: SessionId) -> Place {
         Place { session, location: Location::Conversation { last: None } }
     }

@@ -113,7 +113,7 @@ pub(super) async fn asset(
     }
 }
 
-/// Whether a header with a list has this entry. Weights are not looked at: `gzip;q=0` is sent by nobody.
+/// Whether a header with a list has this entry. Weights are not looked at: no browser sends `gzip;q=0`.
 fn is_among(headers: &HeaderMap, name: HeaderName, wanted: &str) -> bool {
     let lists = headers.get_all(name);
     let mut entries =

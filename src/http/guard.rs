@@ -213,7 +213,7 @@ impl AccessPolicy {
     /// that the request goes to. What is no browser sends no origin, and has the token of the file.
     fn refusal_of_the_page(&self, request: &Request) -> Option<ApiError> {
         let (method, path) = (request.method(), request.uri().path());
-        // Whoever may connect could be faster than the browser with a code that is on a command line.
+        // Any process that may connect could take the code from a command line and use it before the browser does.
         let why = if !self.asks_who_reads() {
             "the dashboard cannot change anything while other machines or users may read here \
              (`api.host`, `api.readers`); use the command line"

@@ -205,7 +205,7 @@ pub(super) fn form(ask: &PermissionView) -> ElicitRequest {
         "type": "object",
         "properties": { "answer": {
             "type": "string", "title": "Answer", "enum": [ALLOW, DENY],
-            "description": "allow: this once; deny: the task ends",
+            "description": "Allow (this request only) or deny (ends the task)",
         } },
         "required": ["answer"],
     });

@@ -183,8 +183,9 @@ impl<S: ServerHandler + Send + 'static> Endpoint<S> {
         let Limits { sessions, idle, .. } = self.limits;
         tracing::warn!(sessions, "MCP session refused; `mcp.max_sessions` reached");
         unavailable(&format!(
-            "there are {sessions} MCP sessions already; close one, wait until one has been idle for \
-             {} s, or raise `mcp.max_sessions`",
+            "the limit of {sessions} MCP session{} is reached; close one, wait until one has been idle \
+             for {} s, or raise `mcp.max_sessions`",
+            if sessions == 1 { "" } else { "s" },
             idle.as_secs()
         ))
     }
@@ -247,7 +248,7 @@ struct Sessions {
     entries: Mutex<HashMap<Arc<str>, SessionEntry>>,
 }
 
-/// A session: who uses it, and since when nobody has.
+/// A session: its requests and streams, and since when it is idle.
 struct SessionEntry {
     /// Requests under way and streams that are read.
     open: usize,
@@ -293,8 +294,8 @@ impl Sessions {
         Some(SessionUse { sessions: Arc::clone(self), id })
     }
 
-    /// Ends the sessions that nobody has used for so long, and forgets those that have ended. Done with every
-    /// request, so that it needs no timer: between two of them nobody asks.
+    /// Ends the sessions that have been idle for so long, and forgets those that have ended. Done with every
+    /// request, so that it needs no timer: between two of them no session is needed.
     async fn expire(&self, idle: Duration) -> Vec<Arc<str>> {
         let there: Vec<Arc<str>> = self.manager.sessions.read().await.keys().cloned().collect();
         let expired: Vec<Arc<str>> = {

@@ -506,7 +506,7 @@ impl Handler {
                             let door = Door::McpElicitation;
                             // Made once: the next attempt of the call shows what is open then.
                             let answer = AnswerRequest { allow, door, by, key: None };
-                            // Somebody may have been faster: the user reads so where progress is shown.
+                            // It may have been answered elsewhere: the user reads so where progress is shown.
                             if let Err(error) = self.client.answer(&ask, &answer).await {
                                 report(context, progress, format!("Not answered: {error}")).await;
                             }

@@ -134,7 +134,7 @@ impl Handler {
     }
 }
 
-/// The request is not open any more: somebody was faster, and the task goes on either way. Any other error is the
+/// The request is not open any more: it was answered elsewhere, and the task goes on either way. Any other error is the
 /// client's to hear, whose user has answered in vain.
 fn ignore_answered(error: client::Error) -> Result<(), client::Error> {
     match error {

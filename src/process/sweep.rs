@@ -11,7 +11,7 @@ use super::{HAS_SUBREAPERS, KILL_LIMIT, MARKER};
 
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long a guard whose daemon is gone has to end by itself. It kills its command and then cleans up
-/// in the workspace, which nobody else can do: the order is gone with the daemon.
+/// in the workspace, which nothing else can do: the order is gone with the daemon.
 const GUARD_GRACE: Duration = Duration::from_secs(10);
 
 /// A guard as the journal has it, written before the guard starts anything. Process id, start time and

@@ -1,6 +1,6 @@
 //! The command line of bubblewrap (`bwrap`), from the mount rules. Pure. Two things bubblewrap does not
-//! do are done by the shell inside: resource limits (`ulimit`) and a check that nobody exchanged a
-//! protected path between planning and mounting.
+//! do are done by the shell inside: resource limits (`ulimit`) and a check that no
+//! protected path was exchanged between planning and mounting.
 
 use std::path::Path;
 

@@ -41,7 +41,7 @@ pub(super) fn rules(
     {
         grant(&mut rules, settings, path, MountKind::Writable);
     }
-    // After all grants: nobody can open our storage directory.
+    // After all grants: none of them can open our storage directory.
     for own in &settings.own {
         hide(&mut rules, own);
     }

@@ -109,7 +109,7 @@ pub const GUARANTEES: [Row; 21] = [
     Row {
         landlock: LINUX_6_12,
         off: Guarantee::No(
-            "one that kills its guard and empties its environment is not known for a command",
+            "one that kills its guard and empties its environment is not recognised as an agent's command",
         ),
         ..row(
             Property::Api,

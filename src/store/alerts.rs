@@ -30,7 +30,7 @@ const MOST_DUE: usize = 64;
 const MOST_OWED: i64 = 10_000;
 
 impl Alerts<'_> {
-    /// From here on these channels are owed what happens. What is left of others is dropped: nobody would send it.
+    /// From here on these channels are owed what happens. What is left of others is dropped: it would never be sent.
     pub fn set_channels(&self, channels: Vec<Channel>) -> PendingWrite<()> {
         *self.store.0.channels.lock() = channels.clone();
         self.store.write_deferrable(move |db, _| {

@@ -63,7 +63,7 @@ impl KeyedChanges<'_> {
     }
 }
 
-/// Notes a change in the transaction that makes it, and forgets old keys. Without a key nobody will ask.
+/// Notes a change in the transaction that makes it, and forgets old keys. Without a key there is nothing to repeat.
 pub(super) fn note(
     db: &Connection,
     key: Option<&str>,

@@ -134,7 +134,7 @@ impl Tasks<'_> {
         })
     }
 
-    /// A parent's live tasks whose end nobody waits for with a `Task`.
+    /// A parent's live tasks whose end no `Task` call waits for.
     pub fn live_in_background(&self, parent: &SessionId) -> Result<Vec<Task>, Error> {
         self.store.read(|db| {
             let condition = "t.slot IN (1, 2, 3) AND t.slot > 0 AND t.parent_session = ?

@@ -21,7 +21,7 @@ pub struct RecordedProcess {
 }
 
 impl Processes<'_> {
-    /// To be awaited before the command starts, or a crash in between would leave an orphan nobody knows.
+    /// To be awaited before the command starts, or a crash in between would leave an orphan that is not on record.
     pub fn record(&self, process: RecordedProcess) -> PendingWrite<()> {
         self.store.write(move |db, _| {
             db.execute(

@@ -240,7 +240,7 @@ pub(super) fn place(
     limits: &Limits,
 ) -> Result<Option<Slot>, Error> {
     let (queue, admission) = decide(db, parent, kind, limits)?;
-    // Turns are only recorded while somebody waits: an uncontended launch, the usual case, saves a write.
+    // Turns are only recorded while a parent waits: an uncontended launch, the usual case, saves a write.
     match admission {
         Admission::Start => {
             if queue.is_contended {

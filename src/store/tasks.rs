@@ -107,7 +107,7 @@ pub enum ResumeOutcome {
 pub enum FollowUp {
     /// Go on with the todos that are still open.
     Todos,
-    /// Go on after the host was restarted in mid-run.
+    /// Go on after the host was restarted during a run.
     Continue,
 }
 
@@ -170,7 +170,7 @@ impl Tasks<'_> {
             if !change.has(Effect::SendPrompt) {
                 return Ok(ResumeOutcome::Stale);
             }
-            // A resumed task counts as a background one: nobody waits for it in a `Task` call. A fresh ticket
+            // A resumed task counts as a background one: no `Task` call waits for it. A fresh ticket
             // puts it behind what is queued already.
             let kind = (before.order.model.as_deref(), LaunchMode::Background);
             let ticket = slots::next_ticket(db)?;
@@ -218,7 +218,7 @@ impl Tasks<'_> {
         })
     }
 
-    /// The same for all live tasks, when the daemon starts: whoever waited has lost its connection.
+    /// The same for all live tasks, when the daemon starts: callers that waited have lost their connections.
     pub fn move_all_to_background(&self) -> PendingWrite<()> {
         self.store.write(move |db, _| {
             // `slot IN (…)` lets SQLite seek in the partial index `task_live`, `slot > 0` makes it eligible.

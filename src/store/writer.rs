@@ -2,8 +2,8 @@
 //! costs one fsync per batch and not one per change.
 //!
 //! Each change has a savepoint of its own, so it is rolled back alone when it fails or panics. Callers are
-//! answered, and listeners told, only after the commit. A crash before it loses the whole batch, and nobody
-//! was told; a crash after it and before the answer leaves a caller that has to ask again, which is what the
+//! answered, and listeners told, only after the commit. A crash before it loses the whole batch, of which
+//! no one was told; a crash after it and before the answer leaves a caller that has to ask again, which is what the
 //! idempotency keys are for. A full disk rolls back all of the batch. Once the file is known to be corrupt
 //! (`damage`), every change is refused.
 

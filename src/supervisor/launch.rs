@@ -183,7 +183,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The same after the caller has hung up: nobody is there for an error.
+    /// The same after the caller has hung up, so that an error can only be logged.
     pub fn move_to_background_after_hangup(&self, id: &TaskId) {
         let (supervisor, id) = (self.clone(), id.clone());
         self.0.core.spawn(async move {

@@ -108,7 +108,7 @@ impl Mailboxes {
         if unread.is_empty() {
             return Ok(Mail::default());
         }
-        // An end that somebody waits for comes with that response.
+        // An end that a caller waits for comes with that caller's answer.
         unread.retain(|(notice, task)| {
             !state.leased.contains_key(notice) && !state.awaited.contains_key(task)
         });
@@ -123,8 +123,8 @@ impl Mailboxes {
         Ok(Mail { notices: owed.into_iter().map(leased).collect(), left })
     }
 
-    /// Earlier callers in the same place that left unread notices and have ended: nobody holds the claim on
-    /// their name any more.
+    /// Earlier callers in the same place that left unread notices and have ended: the claim on their name is
+    /// free.
     fn gone_predecessors(&self, caller: &Caller) -> Result<Vec<SessionId>, Error> {
         if caller.heir_of.is_empty() {
             return Ok(Vec::new());
@@ -174,7 +174,7 @@ impl Mailboxes {
         Ok(true)
     }
 
-    /// The tasks whose ends somebody waits for.
+    /// The tasks whose ends a caller waits for.
     pub(super) fn awaited(&self) -> HashSet<TaskId> {
         self.state.lock().awaited.keys().cloned().collect()
     }

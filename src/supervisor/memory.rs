@@ -70,7 +70,7 @@ impl Memory {
             waited,
         };
         let age = clock.now().since(began).saturating_sub(waited);
-        // `waited` has grown when a task lost its slot in mid-run. What was measured before counts the time
+        // `waited` has grown when a task lost its slot during a run. What was measured before counts the time
         // without a slot as silence, so the run is measured anew; its age leaves that time out.
         let known = self.runs.remove(&active.task.id).filter(|seen| seen.waited == waited);
         let seen = match known {

@@ -9,7 +9,7 @@ use crate::task::{Receipt, Task, TaskId};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub task: Task,
-    /// How the wait went; [`WaitEnd::Enough`] when nobody wanted to wait.
+    /// How the wait went; [`WaitEnd::Enough`] when the caller did not wait.
     pub end: WaitEnd,
     /// What the task waits for a person to answer.
     pub asks: Vec<PermissionRequest>,

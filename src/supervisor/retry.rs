@@ -1,6 +1,6 @@
-//! Retries: a failed or cancelled task launched again with the same order, in a new session, for the same parent: beside
-//! it, if that is a conversation of the same host, else on the first task's server. The launch is a launch like any other, with the same crash windows; it only knows which task it
-//! repeats.
+//! Retries: a failed or cancelled task is launched again with the same order, for the same parent, in a new session.
+//! The session is opened beside the parent if that is a conversation of the same host, and else on the server of the
+//! first task. It is a launch like any other, with the same crash windows; it only knows which task it repeats.
 
 use super::{Caller, Error, Fork, Launch, Supervisor};
 use crate::task::launch::TaskSpec;
@@ -29,7 +29,7 @@ impl Supervisor {
         let instance = self.server_of(&origin, caller)?;
         let fork = if origin.is_forked { Fork::Again(id.clone()) } else { Fork::No };
         // The parent is that of the first task, also when a person retries it: it waits for what the task was to
-        // bring. Nobody holds a call open for it, so a blocking task comes back as one in the background.
+        // bring. No call is held open for it, so a blocking task comes back as one in the background.
         let parent = Caller {
             session: origin.parent.session,
             message: origin.parent.message,

@@ -71,7 +71,7 @@ impl Supervisor {
             // Under the same key: a repeat finds the run that this one begins, by `was_begun_with` above.
             match self.resume_once(id, message.clone(), key.clone()).await {
                 Ok(task) => return Ok(SendOutcome { task, delivery: Delivery::Resumed }),
-                // Somebody else resumed it just now, so it takes messages again.
+                // Another caller resumed it just now, so it takes messages again.
                 Err(Error::Refused(Refused::BeingResumed | Refused::StillRunning)) => {}
                 Err(Error::Refused(Refused::NotCompleted)) => {
                     return Err(Error::TakesNoMessages {

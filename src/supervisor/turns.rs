@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
-/// Async mutexes by key. Those that nobody holds are dropped from the map.
+/// Async mutexes by key. Unused ones are dropped from the map.
 #[derive(Clone, Default)]
 pub(super) struct Turns(Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>);
 
@@ -27,7 +27,7 @@ impl Turns {
 
     fn lock(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.0.lock();
-        // Only the map's own reference is left: no holder, and nobody waiting. Counted under the map's lock,
+        // Only the map's own reference is left: no holder and no waiter. Counted under the map's lock,
         // through which every new reference is made.
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         Arc::clone(turns.entry(key.to_owned()).or_default())

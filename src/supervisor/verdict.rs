@@ -166,13 +166,13 @@ fn over_budget(
     Some(Verdict::Stop(Report::Failed { error: reached, partial }))
 }
 
-/// The host was restarted in mid-run: continued once per run; the second time it fails (T6).
+/// The host was restarted during a run: continued once per run; the second time it fails (T6).
 fn interrupted(run: &Run, partial: Option<Arc<str>>) -> Verdict {
     match (&run.continue_id, run.continue_sent_at) {
         (None, _) => Verdict::Continue,
         (Some(_), None) => Verdict::GoesOn(Phase::Waiting, None),
         (Some(_), Some(_)) => {
-            failed("interrupted: the host was restarted again in mid-run".into(), partial)
+            failed("interrupted: the host was restarted again during the run".into(), partial)
         }
     }
 }
@@ -421,7 +421,7 @@ mod tests {
         let idle = seen(Activity::Idle, Outcome::Unfinished { partial: Some("half".into()) });
         check(&active(), &idle, 1, waits());
         check(&active(), &idle, 2, Verdict::Continue);
-        let error = "interrupted: the host was restarted again in mid-run";
+        let error = "interrupted: the host was restarted again during the run";
         check(&continued(), &idle, 1, waits());
         check(&continued(), &idle, 2, failed(error.into(), Some("half".into())));
         let mut owed = continued();

@@ -235,7 +235,7 @@ impl Supervisor {
     }
 
     /// Waits until enough tasks have ended, or all that is left waits for the answer of a person whom the client
-    /// does not ask. The ends are delivered meanwhile as if nobody waited.
+    /// does not ask. Meanwhile the ends are delivered as without a wait.
     pub async fn wait_asking(
         &self,
         caller: &Caller,

@@ -210,7 +210,7 @@ impl fmt::Display for BatchId {
 }
 
 /// FNV-1a hash of some texts. Spelled out here because it is stored and compared by later versions of this
-/// program, and std's hasher may change; it is no protection against anybody who wants a collision.
+/// program, and std's hasher may change; it does not protect against deliberate collisions.
 pub fn fingerprint(texts: &[&str]) -> u32 {
     // A zero byte ends each text, so that `["ab", "c"]` and `["a", "bc"]` differ.
     let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));

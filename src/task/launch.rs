@@ -95,7 +95,7 @@ pub enum Refused {
 
 /// Validates the arguments of a launch.
 pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
-    // Without `..`: a new argument does not compile before somebody has decided what it means in a resume.
+    // Without `..`: a new argument does not compile before it is decided what it means in a resume.
     let Arguments { description, prompt, agent, fork, resume, batch, model, budget, host, schema } =
         arguments;
     if let Some(task) = resume {

@@ -7,8 +7,8 @@
 //! the reconciler; it can come late or twice, so its answer may be `None`, and that is all there
 //! is to do about it. Both return a [`Change`]: the new state and what its owner owes the world.
 //! The store writes a change and what is owed (slot, abort, prompt, notice) in one transaction, on the
-//! condition that nobody was faster; this is what makes "one end, told once" a property of data rather
-//! than of timing. Nobody else decides what follows from a change.
+//! condition that the task has not changed since; this is what makes "one end, told once" a property of data rather
+//! than of timing. Nothing else decides what follows from a change.
 //!
 //! A resume that fails must not cost the user what was there before it: the task goes back to the
 //! state it came from, keeps the earlier result, and shows the failure in `error`.
@@ -89,7 +89,7 @@ pub enum Report {
         error: String,
         partial: Option<Arc<str>>,
     },
-    /// Stopped by somebody else, or its session is gone.
+    /// Stopped from elsewhere, or its session is gone.
     Aborted {
         error: String,
     },
@@ -107,7 +107,7 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Comes before the abort: after a crash, `recover` finds the descendants by the abort that is owed to
-    /// their parent. Once that is done, nobody looks for them any more.
+    /// their parent. Once that is done, they are not looked for again.
     CancelDescendants,
     /// Tell the host to stop the session's run.
     AbortSession,
@@ -149,7 +149,7 @@ pub enum Refused {
 
 impl State {
     /// Grants or refuses a wish. Every pair of request and state is written out, without a `_` arm: a new
-    /// state does not compile before somebody has decided what it means here.
+    /// state does not compile before it is decided what it means here.
     pub fn request(&self, request: Request) -> Result<Change, Refused> {
         use State::*;
         match (request, self) {

@@ -37,7 +37,7 @@ pub enum Fit {
 }
 
 impl Schema {
-    /// A schema that somebody passed, or what is wrong with it. One that came as a string is parsed: models
+    /// A schema that a caller passed, or what is wrong with it. One that came as a string is parsed: models
     /// often write objects that way.
     pub fn new(schema: Value) -> Result<Schema, String> {
         let schema = match schema {

@@ -36,7 +36,7 @@ pub struct Blocking {
     /// How long a call waits.
     pub timeout: Duration,
     pub on_timeout: OnTimeout,
-    /// The agent for callers that are no agents themselves; the others get one of their own kind.
+    /// The agent when the caller is not an agent; agents get one of their own kind.
     pub agent: String,
     /// Time to live of results: an identical call of the same parent within it returns the earlier result.
     pub cache: Option<Duration>,
@@ -136,7 +136,7 @@ async fn carry_out(
     let guard = BlockingGuard { supervisor: supervisor.clone(), task: task.id.clone() };
     // The timeout includes the launch and the time in the queue: the caller's clock runs from its call.
     let timeout = match (waiter.is_deferred(), settings.on_timeout) {
-        // Nobody is held up, and to go on in the background is what it does already.
+        // No caller is held up, and to go on in the background is what it does already.
         (true, OnTimeout::Background) => FOREVER,
         (true, OnTimeout::Cancel) | (false, _) => settings.timeout,
     };

@@ -34,7 +34,7 @@ pub(super) fn refusal(
         return Some(Refusal::Arguments(text.to_owned()));
     }
     // A resume goes on where its task works, so it needs no directory. To guess one for a launch would let
-    // an agent write in a place that nobody named.
+    // an agent write in a place that the caller did not name.
     let launches = matches!(tool, Tool::Task | Tool::Blocking) && !has("resume");
     if launches && caller.host == MAILBOX && caller.directory.is_empty() {
         let text = "this client does not say in which directory agents are to work, so nothing was \

@@ -12,7 +12,7 @@ use crate::task::{Status, Task, Timestamp};
 
 pub(super) const DESCRIPTION: &str = "\
 List the background tasks of this conversation, newest first, with their state and how long they \
-have been at it.";
+have been running.";
 
 pub(super) fn properties() -> Value {
     json!({

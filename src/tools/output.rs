@@ -56,7 +56,7 @@ pub(super) fn properties() -> Value {
         },
         "offset": {
             "type": "integer", "minimum": 0, "default": 0,
-            "description": "Where to go on in what is too long to be shown at once.",
+            "description": "Character offset at which to continue a long result.",
         },
         "full_session": {
             "type": "boolean", "default": false,

@@ -53,7 +53,7 @@ fn all_properties() -> Value {
         },
         "agent": {
             "type": "string", "maxLength": launch::MAX_NAME,
-            "description": "Which agent does it, for example explore. Required to launch.",
+            "description": "The agent to run, for example explore. Required to launch.",
         },
         "fork": {
             "type": "boolean", "default": false,

@@ -28,13 +28,13 @@ impl WaitLimit {
         timeout: Option<f64>,
         usual: f64,
     ) -> Result<WaitLimit, Refusal> {
-        // Noted only for a timeout that was asked for: a default that is cut surprises nobody.
+        // Noted only for a timeout that was asked for: a default that is cut needs none.
         let wanted = checked(timeout.unwrap_or(usual))?;
         let most = caller.longest_wait.map_or(wanted, |most| wanted.min(most));
         Ok(WaitLimit { most, is_cut: timeout.is_some() && most < wanted })
     }
 
-    /// Of a deferred call, which blocks nobody: it has no limit but one that is asked for.
+    /// Of a deferred call, which blocks no caller: it has no limit but one that is asked for.
     pub(super) fn of_deferred(timeout: Option<f64>) -> Result<WaitLimit, Refusal> {
         let most = timeout.map_or(Ok(FOREVER), checked)?;
         Ok(WaitLimit { most, is_cut: false })

@@ -2,7 +2,7 @@
 //! something else and comes back for the answer (`calls.rs`).
 //!
 //! A deferred call says nothing before its caller comes: the text is written then. So an end that was told by other
-//! means meanwhile is not told again, and one that nobody came for stays unread and is told by whatever comes first.
+//! means meanwhile is not told again, and one that was not collected stays unread and is told by the next answer.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Waiter<'_> {
             // Counted from the call, also after a restart.
             let passed = supervisor.clock().now().since(deferral.created_at);
             let left = timeout.saturating_sub(passed);
-            // Nobody is registered as waiting for these ends: other answers may tell of them.
+            // No waiter is registered for these ends: other answers may tell of them.
             let waited = supervisor.wait_asking(caller, ids, need, left, &self.asking).await?;
             deferral.stage.send_replace(Stage::Over);
             // What is told is read after the client has come, not when the wait ended: days may lie in

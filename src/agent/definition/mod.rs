@@ -288,10 +288,7 @@ enum Error {
     Unfit { key: String, found: String, expected: &'static str },
     #[error("has no prompt; write it below the front matter")]
     NoPrompt,
-    #[error(
-        "would be named `{0}`; give a name that is short, can be read, and is no path that leads \
-         elsewhere"
-    )]
+    #[error("would be named `{0}`; give a short, printable name without `..`")]
     BadName(String),
     #[error(
         "would be named `{0}`, and a built-in agent can neither be replaced nor switched off; give \

@@ -122,7 +122,7 @@ impl Daemon {
         match self.verb {
             Verb::Start { json: true, hand_over: true } => {
                 let health = start::ensure(settings).await?.client.health().await?;
-                // Without a host and a server: whoever asks is a server, and names itself.
+                // Without a host and a server: the caller is itself an OpenCode server and sends its own address.
                 let (host, opencode_url) = (String::new(), String::new());
                 let environment = HandOverView { host, opencode_url, ..hand_over(settings) };
                 let start = StartView::of(settings, health);

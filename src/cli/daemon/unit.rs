@@ -129,7 +129,7 @@ fn program_word(path: &Path) -> anyhow::Result<String> {
 fn word(path: &Path) -> anyhow::Result<String> {
     let text = path.to_str().filter(|text| !text.contains(char::is_control));
     let text = text.with_context(|| {
-        format!("the path `{}` cannot stand in a unit of systemd", path.display())
+        format!("the path `{}` cannot be written in a systemd unit", path.display())
     })?;
     let mut word = String::from("\"");
     for c in text.chars() {

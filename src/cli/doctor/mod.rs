@@ -33,7 +33,7 @@ failure, nor is what is not there (–). Models and keys are checked as the daem
 and never shown.
 
 --repair copies what can be read of a damaged task store into a new one, and keeps the old file.
-The daemon has to be stopped for it. A task store that is sound is only rewritten without gaps.
+The daemon has to be stopped for it. A task store that is sound is only compacted.
 
 Example:
   asyncagents doctor --online
@@ -156,7 +156,7 @@ fn print(findings: &[Finding]) -> anyhow::Result<()> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RepairView {
-    /// It was sound, and only rewritten without gaps.
+    /// It was sound, and only compacted.
     sound: bool,
     tasks: u64,
     other_rows: u64,
@@ -184,9 +184,7 @@ fn repair(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     match repaired {
-        RepairReport::Sound => {
-            show::line("The task store is sound; it was rewritten without gaps.")?
-        }
+        RepairReport::Sound => show::line("The task store is sound; it was only compacted.")?,
         RepairReport::Rebuilt { tasks, other_rows, lost, aside } => {
             let saved = show::counted(tasks, "task");
             let rows = show::counted(other_rows, "row");
@@ -325,9 +323,10 @@ fn server(server: &OpenCodeView) -> Finding {
     let OpenCodeView { name, url, .. } = server;
     match (&server.version, &server.error) {
         (Some(version), _) => judge(&format!("OpenCode server `{name}` at {url}"), version),
-        // An OpenCode process with our plugin that the user has closed: no problem, it reconnects by itself.
+        // An OpenCode process with our plugin that the user has closed: not there, and no problem: it
+        // reconnects by itself.
         (None, Some(_)) if name.starts_with("plugin-") => {
-            Fine(format!("OpenCode `{name}` ({url}): closed"))
+            Absent(format!("OpenCode `{name}` ({url}): closed"))
         }
         (None, Some(error)) => Wrong(format!("OpenCode server `{name}` at {url}: {error}")),
         (None, None) => Warning(format!("OpenCode server `{name}` at {url}: not known yet")),

@@ -1,6 +1,6 @@
 //! Transport-independent request and response types for OpenCode's API: the same over HTTP and over the
-//! plugin bridge. The two errors differ in what they prove: *refused* means that nobody received the
-//! request, *broken* that it may have been carried out.
+//! plugin bridge. The two errors differ in what they prove: *refused* means that the request was not
+//! received, *broken* that it may have been carried out.
 
 use futures_util::stream::BoxStream;
 use reqwest::Method;

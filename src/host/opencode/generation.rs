@@ -15,9 +15,9 @@ pub enum Support {
     Supported,
     /// It differs in parts of the protocol.
     TooOld,
-    /// Of a generation that nobody here knows.
+    /// Of a generation that is not known here.
     TooNew,
-    /// A build of somebody's own, for example.
+    /// A custom build, for example.
     Unreadable,
 }
 

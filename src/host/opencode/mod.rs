@@ -339,7 +339,7 @@ impl OpenCode {
         }
         let now = self.0.clock.uptime();
         let (since, last) = gone.entry(name.to_owned()).or_insert((now, now));
-        // Nobody checked in between (no task was watched there): it may have been up, so the outage starts
+        // It was not checked in between (no task was watched there): it may have been up, so the outage starts
         // anew.
         if now.saturating_sub(*last) > LONGEST_UNWATCHED {
             *since = now;

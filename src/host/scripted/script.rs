@@ -15,11 +15,11 @@
 //! @ask bash rm -rf x        ask for a permission, go on when allowed, stop when refused
 //! @todo write tests         leave a todo open
 //! @todo-once write tests    leave a todo open that the next prompt closes
-//! @compact                  compact the conversation in mid-run
+//! @compact                  compact the conversation during a run
 //! @idle-twice               be idle once before the answer is finished
 //! @lose-event               end without an event
-//! @abort                    be aborted by somebody in the host
-//! @delete                   be deleted by somebody in the host
+//! @abort                    be aborted by a user of the host
+//! @delete                   be deleted by a user of the host
 //! @spend 100 0.5            use tokens and money
 //! @repeat 20 read           call the same tool with the same arguments 20 times
 //! @panic                    make the adapter panic whenever it looks here

@@ -15,7 +15,7 @@ use rusqlite::ErrorCode;
 use value::Binding;
 pub(super) use value::{FromValue, Params, ToValue, Value};
 
-/// The engine's errors, told apart as far as somebody acts on them.
+/// The engine's errors, distinguished where callers act on them differently.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("the disk is full")]

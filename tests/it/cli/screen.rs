@@ -186,7 +186,7 @@ fn the_demo_on_a_terminal_loses_nothing_and_leaves_nothing_behind() {
         "│ • src/main.rs:",
         "kill -9 ",
         "Nothing was lost: daemon ",
-        "3 of 3 tasks completed, each told once.",
+        "3 of 3 tasks completed, each reported once.",
         "Where to look next:",
         "  asyncagents dash ",
     ] {

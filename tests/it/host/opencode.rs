@@ -423,7 +423,7 @@ async fn g19_a_server_killed_in_mid_run_is_continued_once_then_the_run_is_interr
     let prompts = |server: &OpenCode| server.posts(task.id.as_str(), "prompt_async").len();
     world.server.until("it is continued", |server| prompts(server) == 2).await;
     world.server.restart().await;
-    let expected = "interrupted: the host was restarted again in mid-run";
+    let expected = "interrupted: the host was restarted again during the run";
     assert_eq!(end(&world.ended(&task).await), (Status::Error, "", expected));
     assert_eq!(world.notices(&parent, 2).await.len(), 2);
 }

@@ -34,9 +34,9 @@ const LOST_GUARD: &str = "killed: the process that watched over it was killed, p
 
 pub(super) const DESCRIPTION: &str = "\
 Run a command with `bash -c` in the workspace's root; every call starts there, in a new shell, \
-without a terminal or input. Answers what it prints, standard and error output as they come, and \
-its exit code. More than 30000 characters are cut in the middle and kept whole in a file. When the \
-call ends or its time is up, everything the command started is killed, also in the background: start \
+without a terminal or input. Returns stdout and stderr, interleaved, and the exit code. More than \
+30000 characters are cut in the middle and kept whole in a file. When the call ends or its time is \
+up, everything the command started is killed, also in the background: start \
 a server and use it in the same call. Commands run in a sandbox where the system has one: they write in \
 the workspace and in `/tmp`, which is this session's own, and see of the home directory only programs. \
 Use the other tools to read, find and change files.";
