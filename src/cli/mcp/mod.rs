@@ -21,7 +21,7 @@ use self::clients::Client;
 use self::program::Program;
 use super::changes::{Changes, State};
 use super::files::{read, write, write_private};
-use super::show;
+use super::{runtime, show};
 use super::undo::{UndoLog, restore};
 use crate::config::Settings;
 use crate::mcp;

@@ -30,9 +30,6 @@ pub use self::list::ModelList;
 /// The key for servers that need none.
 const NO_KEY: &str = "none";
 const CONNECT: Duration = Duration::from_secs(10);
-/// HTTP/2 keep-alive. Without it, a pooled connection that died with the network is only noticed after
-/// the whole `silence`.
-const PING: Duration = Duration::from_secs(20);
 /// How long to wait for the token usage after the finish reason; nothing else comes after that.
 const AFTER_FINISH: Duration = Duration::from_secs(2);
 /// Empty events and comments keep a stream alive, but only for this many times the `silence`.
@@ -340,7 +337,8 @@ async fn refusal(mut response: Response, patience: Duration) -> Vec<u8> {
 }
 
 /// The HTTP client for an address: no redirects (they would be sent the key), and no proxy for this
-/// machine.
+/// machine. A pooled connection that died with the network is noticed by the time-outs of TCP that reqwest sets, in
+/// less than a minute.
 fn client(url: &Url) -> Result<reqwest::Client, Error> {
     let builder = if url.scheme() == "http" { net::plain() } else { net::public() };
     let builder = if net::is_loopback(url) { builder.no_proxy() } else { builder };
@@ -348,8 +346,6 @@ fn client(url: &Url) -> Result<reqwest::Client, Error> {
         .user_agent(concat!("asyncagents/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT)
-        .http2_keep_alive_interval(PING)
-        .http2_keep_alive_timeout(PING)
         .build();
     client.map_err(|error| Error::Unusable(net::innermost(&error)))
 }
