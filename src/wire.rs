@@ -748,6 +748,9 @@ pub struct HostView {
     pub name: String,
     pub is_default: bool,
     pub active_tasks: usize,
+    /// Servers can be added to it.
+    #[serde(default)]
+    pub has_servers: bool,
     pub servers: Vec<OpenCodeView>,
 }
 

@@ -2,7 +2,7 @@
 
 use asyncagents::clock::Clock;
 use asyncagents::task::view::Brief;
-use asyncagents::task::{Budget, Progress, Timestamp};
+use asyncagents::task::{Budget, Progress, Status, Timestamp};
 use asyncagents::wire::TaskView;
 use rusqlite::{Connection, params};
 use serde_json::json;
@@ -133,7 +133,10 @@ struct Task<'a> {
 impl Task<'_> {
     fn insert(&self, db: &Connection, clock: &Clock) -> rusqlite::Result<(i64, String)> {
         let id = clock.session_id().to_string();
-        let progress = serde_json::to_string(&Progress::new(clock.now())).unwrap_or_default();
+        let progress = json!({
+            "toolCalls": 0, "toolCallsByName": {}, "lastTools": [], "lastUpdate": clock.now(), "phase": "starting",
+        })
+        .to_string();
         let (status, slot) = if self.ended.is_some() { ("completed", 0) } else { ("running", 2) };
         let result_run = self.ended.map(|_| 0);
         let mut insert = db.prepare_cached(
@@ -180,7 +183,7 @@ impl Task<'_> {
             prompt,
             agent: self.agent.to_owned(),
             model: None,
-            status: "completed".to_owned(),
+            status: Status::Completed,
             started_at: Timestamp::from_millis(self.at),
             completed_at: self.ended.map(Timestamp::from_millis),
             result_retrieved_at: None,

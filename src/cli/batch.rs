@@ -68,7 +68,7 @@ fn summary(id: &str, stats: &GroupStatsView) -> Line {
     ] {
         if n > 0 {
             line.push(PLAIN, ", ");
-            line.push(show::status_style(status.name()), &format!("{n} {}", status.name()));
+            line.push(show::status_style(status), &format!("{n} {}", status.name()));
         }
     }
     let calls = show::counted(stats.total_tool_calls, "tool call");

@@ -75,7 +75,7 @@ impl Cancel {
 }
 
 fn is_over(task: &TaskView) -> String {
-    format!("{} is already over ({})", named(task), task.status)
+    format!("{} is already over ({})", named(task), task.status.name())
 }
 
 fn named(task: &TaskView) -> String {

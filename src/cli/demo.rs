@@ -366,7 +366,7 @@ async fn read(connection: &Connection<'_>, ids: &[String]) -> anyhow::Result<Vec
 }
 
 fn is_completed(task: &TaskView) -> bool {
-    task.status == Status::Completed.name()
+    task.status == Status::Completed
 }
 
 /// Removes the directory of a demo that was killed, and no other: `home` was the demo's storage directory.

@@ -82,9 +82,9 @@ impl Hosts {
 fn rows(host: &HostView) -> Vec<Vec<String>> {
     let name = if host.is_default { format!("{} *", host.name) } else { host.name.clone() };
     if host.servers.is_empty() {
-        let state = match host.name.as_str() {
-            "opencode" => "no server; `asyncagents hosts add NAME URL`",
-            _ => "ready",
+        let state = match host.has_servers {
+            true => "no server; `asyncagents hosts add NAME URL`",
+            false => "ready",
         };
         return vec![vec![name, "-".into(), host.active_tasks.to_string(), state.into()]];
     }

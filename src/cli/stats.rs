@@ -42,12 +42,13 @@ impl Stats {
 
 fn print(stats: &StatsView) -> anyhow::Result<()> {
     let mut total = Line::new(show::BOLD, &show::counted(stats.total_tasks, "task"));
-    for status in Status::ALL.map(Status::name) {
-        match stats.by_status.get(status) {
+    for status in Status::ALL {
+        let word = status.name();
+        match stats.by_status.get(word) {
             None | Some(0) => {}
             Some(n) => {
                 total.push(show::PLAIN, ", ");
-                total.push(show::status_style(status), &format!("{n} {status}"));
+                total.push(show::status_style(status), &format!("{n} {word}"));
             }
         }
     }

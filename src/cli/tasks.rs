@@ -4,7 +4,7 @@ use super::show::{self, BOLD, DIM, Line, PLAIN};
 use crate::clock::Clock;
 use crate::quote;
 use crate::task::time::say;
-use crate::task::{Phase, Status, Timestamp};
+use crate::task::{Phase, Timestamp};
 use crate::wire::TaskView;
 
 /// The short id and the description in quotes.
@@ -14,7 +14,7 @@ pub(super) fn named(task: &TaskView) -> Line {
 }
 
 pub(super) fn is_over(task: &TaskView) -> bool {
-    Status::parse(&task.status).is_some_and(|status| !status.is_live())
+    !task.status.is_live()
 }
 
 pub(super) fn is_blocked(task: &TaskView) -> bool {
@@ -23,7 +23,7 @@ pub(super) fn is_blocked(task: &TaskView) -> bool {
 
 /// The status, and of a live task also what it is doing.
 pub(super) fn status(task: &TaskView) -> Line {
-    let status = Line::new(show::status_style(&task.status), &task.status);
+    let status = Line::new(show::status_style(task.status), task.status.name());
     if is_over(task) {
         return status;
     }

@@ -288,7 +288,7 @@ async fn slice(
 pub(super) fn tell(task: &TaskView) {
     let ended = tasks::named(task)
         .with(show::PLAIN, " ")
-        .with(show::status_style(&task.status), &task.status);
+        .with(show::status_style(task.status), task.status.name());
     match &task.error {
         Some(error) => show::note_quoted(&ended.with(show::PLAIN, ":"), error),
         None => show::note_line(&ended),
@@ -315,7 +315,7 @@ pub(super) fn say_what_is_asked(asks: &[PermissionView]) {
 
 /// The exit code for tasks that have ended: a failure counts for more than a cancellation.
 pub(super) fn verdict(over: &[&TaskView]) -> u8 {
-    let any = |status: Status| over.iter().any(|task| task.status == status.name());
+    let any = |status: Status| over.iter().any(|task| task.status == status);
     if any(Status::Error) {
         FAILED
     } else if any(Status::Cancelled) {

@@ -77,8 +77,8 @@ impl ClientCredentials {
         self.0.host.as_deref()
     }
 
-    /// The address of an OpenCode server.
-    pub fn opencode(&self) -> Option<&str> {
+    /// The address of the server on which its launches are to work, for hosts that have servers.
+    pub fn server(&self) -> Option<&str> {
         self.0.opencode.as_deref()
     }
 

@@ -15,9 +15,7 @@ use super::Api;
 use super::body::Params;
 use super::error::ApiError;
 use super::tasks::seconds;
-use crate::supervisor::{
-    DrainGuard, DrainOutcome, QuarantinedRow, QuarantinedTask, StoreCheck,
-};
+use crate::supervisor::{DrainGuard, DrainOutcome, QuarantinedRow, QuarantinedTask, StoreCheck};
 use crate::wire::{CheckView, HealthView, PROTOCOL};
 
 /// The key of warnings about damaged stores that were set aside.

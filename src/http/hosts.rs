@@ -33,9 +33,9 @@ pub(super) async fn remove(
 }
 
 fn host_view(host: HostStatus) -> HostView {
-    let HostStatus { name, is_default, active, servers } = host;
+    let HostStatus { name, is_default, active, has_servers, servers } = host;
     let servers = servers.into_iter().map(server_view).collect();
-    HostView { name, is_default, active_tasks: active, servers }
+    HostView { name, is_default, active_tasks: active, has_servers, servers }
 }
 
 fn server_view(server: Server) -> OpenCodeView {

@@ -10,7 +10,6 @@
 
 mod alerts;
 mod asks;
-mod bad_rows;
 mod calls;
 mod events;
 mod filter;
@@ -33,6 +32,7 @@ mod slots;
 mod sql;
 mod sqlite;
 mod status;
+mod stored;
 mod subjects;
 mod tasks;
 mod transcripts;
@@ -46,7 +46,6 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use alerts::OwedAlert;
-pub use bad_rows::QuarantinedRow;
 pub use calls::{NewCall, StoredCall};
 pub use filter::{Direction, Field, Filter, Sort, Window};
 pub use further::{AddOutcome, FurtherPrompt, NewFurtherPrompt};
@@ -62,9 +61,11 @@ pub use quarantine::QuarantinedTask;
 pub use rows::Run;
 pub use sessions::{Messages, Session};
 pub use slots::SlotCounts;
+pub use sqlite::bad_rows::QuarantinedRow;
 pub use sqlite::open::OpenOutcome;
 pub use sqlite::repair::{RepairReport, repair};
 pub use status::{Group, Snapshot, Tally, Totals};
+pub use stored::StoredBudget;
 pub use subjects::{
     Alerts, Asks, Calls, Further, History, Instances, Integrity, Intents, KeyedChanges, Outbox,
     Overview, Pages, Processes, Sessions, Slots, Tasks, Transcripts,

@@ -6,14 +6,13 @@
 //! (`Store::read`). When the daemon starts, all live tasks are inspected, so that the supervisor need not expect
 //! one. Nothing here decodes a row before it was repaired; what resists even that is deleted, its original kept.
 
-use std::time::Duration;
-
-use super::bad_rows::{self, QuarantinedRow};
 use super::events::publish;
 use super::outbox::{self, NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, TASK};
 use super::sql::{Connection, Params, Value};
+use super::sqlite::bad_rows::{self, LONGEST_WAIT, QuarantinedRow};
 use super::sqlite::{Column, columns};
+use super::stored::{budget_text, progress_text};
 use super::subjects::Integrity;
 use super::writer::{ChangeKind, PendingEvents};
 use super::{Error, alerts};
@@ -23,9 +22,6 @@ use crate::task::{Budget, MessageId, Progress, Status, Task, Timestamp};
 
 /// How many tasks on either side of a bad one are inspected, too: rows are damaged by the page.
 const AROUND: i64 = 100;
-
-/// How long a read waits for the writer to put a task into quarantine. It blocks a thread of the runtime.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A task that was put into quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -318,13 +314,7 @@ fn end(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), Error> {
            status = CASE WHEN slot = 0 AND status IN ('completed', 'cancelled') THEN status
              ELSE 'error' END,
            progress = ?4, budget = ?5, revision = revision + 1 WHERE seq = ?1",
-        (
-            seq,
-            &why,
-            at,
-            serde_json::to_string(&progress).unwrap_or_default(),
-            serde_json::to_string(&Budget::default()).unwrap_or_default(),
-        ),
+        (seq, &why, at, progress_text(&progress), budget_text(&Budget::default())),
     )?;
     // The triggers of `tally` count by whatever the status says, so an unknown word got a row of its own, which
     // is at zero by now.
@@ -429,7 +419,10 @@ mod tests {
             let (table, field) = ("notice".to_owned(), field.to_owned());
             QuarantinedRow { table, field }
         };
-        assert_eq!(store.integrity().newly_quarantined_rows(), [row("attempts"), row("message_id")]);
+        assert_eq!(
+            store.integrity().newly_quarantined_rows(),
+            [row("attempts"), row("message_id")]
+        );
         assert_eq!(store.integrity().newly_quarantined(), []);
     }
 

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Error;
 use super::sql::{self, Connection, FromValue, Row, Value};
+use super::{Error, stored};
 use crate::task::lifecycle::{EndedState, RunEnd};
 use crate::task::{
     BatchId, LaunchMode, MessageId, NoticeId, Order, Origin, Parent, Schema, SessionId, ShortId,
@@ -158,7 +158,7 @@ fn decode(row: Row<'_>) -> Result<Task, Error> {
             prompt: row.get::<Option<String>>(Is::Prompt.at(0))?.unwrap_or_default(),
             agent: row.get(Is::Agent.at(0))?,
             model: Some(row.get(Is::Model.at(0))?).filter(|model: &String| !model.is_empty()),
-            budget: json("budget", row.get::<&str>(Is::Budget.at(0)).unwrap_or_default())?,
+            budget: stored::budget(row.get::<&str>(Is::Budget.at(0)).unwrap_or_default())?,
             schema: row.get::<Option<&str>>(Is::Schema.at(0))?.map(Schema::from_text),
             // 2 is one whose caller went on without it; see `tasks`.
             mode: match row.get::<i64>(Is::Blocking.at(0))? {
@@ -175,7 +175,7 @@ fn decode(row: Row<'_>) -> Result<Task, Error> {
         retried_by: row.get(Is::RetriedBy.at(0))?,
         run: row.get(Is::Run.at(0))?,
         slot: slot(row.get(Is::Slot.at(0))?),
-        progress: json("progress", row.get::<&str>(Is::Progress.at(0)).unwrap_or_default())?,
+        progress: stored::progress(row.get::<&str>(Is::Progress.at(0)).unwrap_or_default())?,
         revision: row.get(Is::Revision.at(0))?,
     })
 }

@@ -11,8 +11,9 @@
 use std::sync::Arc;
 
 use super::events::publish;
-use super::rows::{TASK, text};
+use super::rows::TASK;
 use super::sql::Connection;
+use super::stored::progress_text;
 use super::subjects::Slots;
 use super::writer::{ChangeKind, PendingEvents};
 use super::{Error, PendingWrite, quarantine, rows};
@@ -58,7 +59,7 @@ impl Slots<'_> {
                 let progress = task.progress.clone().placed(Slot::Active, at);
                 db.execute(
                     "UPDATE task SET slot = 2, progress = ?2 WHERE id = ?1",
-                    (id.as_str(), text(&progress)),
+                    (id.as_str(), progress_text(&progress)),
                 )?;
                 note_waiting(db, &task, at)?;
                 serve(db, &task.origin.parent.session, next_ticket(db)?)?;
@@ -89,7 +90,7 @@ impl Slots<'_> {
             if db.execute(
                 "UPDATE task SET slot = 3, progress = ?3, tool_calls = ?4
                  WHERE id = ?1 AND run = ?2 AND slot = 2",
-                (id.as_str(), run, text(&progress), progress.tool_calls),
+                (id.as_str(), run, progress_text(&progress), progress.tool_calls),
             )? > 0
             {
                 publish(db, events, ChangeKind::Updated, &id)?;
@@ -124,7 +125,7 @@ impl Slots<'_> {
             }
             if db.execute(
                 "UPDATE task SET slot = 1, progress = ?2 WHERE id = ?1 AND slot = 3",
-                (id.as_str(), text(&progress)),
+                (id.as_str(), progress_text(&progress)),
             )? > 0
             {
                 note_waiting(db, &task, at)?;
@@ -222,7 +223,7 @@ fn explain(db: &Connection, events: &mut PendingEvents, id: &TaskId) -> Result<(
     // Of the same time as before: how long it has waited is counted from there.
     let progress = placed(db, task.progress.clone(), Slot::Queued, task.progress.last_update)?;
     if progress != task.progress {
-        let values = (id.as_str(), text(&progress));
+        let values = (id.as_str(), progress_text(&progress));
         db.execute("UPDATE task SET progress = ?2 WHERE id = ?1", values)?;
         publish(db, events, ChangeKind::Updated, id)?;
     }

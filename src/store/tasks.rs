@@ -16,6 +16,7 @@ use super::outbox::{NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS, text};
 use super::slots;
 use super::sql::{Connection, ToValue};
+use super::stored::{budget_text, progress_text};
 use super::subjects::Tasks;
 use super::writer::{ChangeKind, PendingEvents};
 use super::{Error, Inheritance, PendingWrite, alerts, inheritance, keyed, search};
@@ -188,7 +189,7 @@ impl Tasks<'_> {
                     before.revision,
                     rows::slot_number(slot),
                     ticket,
-                    text(&progress),
+                    progress_text(&progress),
                     change.to.status().name(),
                 ),
             )?;
@@ -385,7 +386,7 @@ impl Tasks<'_> {
     pub fn set_progress(&self, task: &Task, progress: Progress) -> PendingWrite<()> {
         let (id, run) = (task.id.clone(), task.run);
         self.store.write_deferrable(move |db, events| {
-            let values = (id.as_str(), run, text(&progress), progress.tool_calls);
+            let values = (id.as_str(), run, progress_text(&progress), progress.tool_calls);
             if db.execute(
                 "UPDATE task SET progress = ?3, tool_calls = ?4
                  WHERE id = ?1 AND run = ?2 AND slot = 2",
@@ -413,7 +414,7 @@ impl Tasks<'_> {
             }
             db.execute(
                 "UPDATE task SET progress = ?2 WHERE id = ?1",
-                (task.id.as_str(), text(&progress)),
+                (task.id.as_str(), progress_text(&progress)),
             )?;
             let seq = seq_of(db, &task.id)?;
             let kind = NoticeKind::Stall { seconds: quiet.as_secs() };
@@ -520,7 +521,7 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
             ("description", &order.description),
             ("agent", &order.agent),
             ("model", &order.model.as_deref().unwrap_or_default()),
-            ("budget", &text(&order.budget)),
+            ("budget", &budget_text(&order.budget)),
             ("schema", &order.schema.as_ref().map(Schema::as_str)),
             ("blocking", &(order.mode == LaunchMode::Blocking)),
             ("batch", &batch.as_str()),
@@ -530,7 +531,7 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
             ("run", &0),
             ("slot", &rows::slot_number(slot)),
             ("ticket", &ticket),
-            ("progress", &text(&progress)),
+            ("progress", &progress_text(&progress)),
             ("tool_calls", &0),
             ("revision", &0),
         ],
@@ -610,7 +611,7 @@ fn write_end(
             change.to.status().name(),
             change.to.error(),
             end.at.as_millis(),
-            text(progress),
+            progress_text(progress),
             progress.tool_calls,
             own_result,
         ),

@@ -180,7 +180,7 @@ impl Core {
         handed: &ClientCredentials,
     ) -> Result<Arc<dyn Host>, Error> {
         let host = self.host(name)?;
-        let (Some(servers), Some(address)) = (host.servers(), handed.opencode()) else {
+        let (Some(servers), Some(address)) = (host.servers(), handed.server()) else {
             return Ok(Arc::clone(host));
         };
         // Lazy: the live tasks are read once, and only when a server has to be evicted.

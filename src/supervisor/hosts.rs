@@ -18,6 +18,8 @@ pub struct HostStatus {
     /// Used by launches that name none.
     pub is_default: bool,
     pub active: usize,
+    /// Its sessions are on servers, which can be added.
+    pub has_servers: bool,
     pub servers: Vec<Server>,
 }
 
@@ -54,6 +56,7 @@ impl Supervisor {
                 name: name.clone(),
                 is_default: self.0.core.hosts().default.as_ref() == Some(name),
                 active: on(name),
+                has_servers: host.servers().is_some(),
                 servers: known.into_iter().map(|known| server(name, known)).collect(),
             });
         }

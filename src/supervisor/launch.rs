@@ -8,24 +8,17 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::fork::Inherits;
+use super::intent::LaunchIntent;
 use super::launches::AgentListKey;
 use super::{Caller, Error, Fork, Supervisor};
 use crate::host::{self, AgentOffer, ClientCredentials, NewSession, OpenedSession, Place};
 use crate::store::{Inheritance, Intent, IntentOutcome, NewTask, Placement};
 use crate::task::launch::TaskSpec;
-use crate::task::{
-    BatchId, LaunchMode, MAILBOX, Order, Origin, Parent, SessionId, Task, TaskId, Timestamp,
-};
+use crate::task::{BatchId, LaunchMode, MAILBOX, Order, Origin, Parent, SessionId, Task, TaskId};
 
 /// Names by which models know our agents from other programs.
 const SYNONYMS: [(&str, &str); 1] = [("general-purpose", "general")];
-
-/// Tools a child never has: ours, by any name, and the host's own ways to spawn and to ask (T12).
-const DENIED: [&str; 6] =
-    ["asyncagents_*", "superagents_*", "background_*", "Task", "task", "question"];
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
@@ -33,54 +26,6 @@ pub struct Launch {
     pub fork: Fork,
     /// Idempotency key: a caller that lost its connection may repeat the call and gets the same task.
     pub key: Option<String>,
-}
-
-/// A launch as it is serialised in its intent.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct LaunchIntent {
-    caller: Caller,
-    /// As older versions wrote it.
-    #[serde(rename = "order")]
-    wanted: TaskSpec,
-    host: String,
-    depth: u32,
-    at: Timestamp,
-    #[serde(default)]
-    inherits: Option<Inherits>,
-    /// The task that it repeats.
-    #[serde(default)]
-    retry_of: Option<TaskId>,
-    /// The caller was told that it failed: its session, if there is one, is deleted and not adopted.
-    #[serde(default)]
-    pub(super) abandoned: bool,
-}
-
-impl LaunchIntent {
-    /// `parent` is where the caller's conversation is.
-    fn session(&self, nonce: &str, parent: Place) -> NewSession {
-        let LaunchIntent { caller, wanted, host, inherits, .. } = self;
-        let order = &wanted.order;
-        NewSession {
-            parent: (caller.host == *host).then_some(parent),
-            title: title(order, inherits.is_some()),
-            nonce: nonce.to_owned(),
-            directory: caller.directory.clone(),
-            agent: order.agent.clone(),
-            deny: DENIED.map(str::to_owned).to_vec(),
-            handed: caller.handed.clone(),
-        }
-    }
-
-    /// A native fork gets its nonce after it was made. One that was cut off in between carries none and looks
-    /// like a fork the user made, so it is left alone and reported.
-    pub(super) fn warn_of_a_copy(&self) {
-        if let Some(Inherits::CopyOf(of)) = &self.inherits {
-            tracing::warn!(
-                session = %of,
-                "launch interrupted while forking; an unused fork of this session may be left"
-            );
-        }
-    }
 }
 
 impl Supervisor {
@@ -431,7 +376,7 @@ impl Supervisor {
 
 /// The cache key of the list of agents that a caller is offered.
 fn agent_list_key(host: &str, caller: &Caller) -> AgentListKey {
-    let server = caller.instance.as_deref().or(caller.handed.opencode());
+    let server = caller.instance.as_deref().or(caller.handed.server());
     let server = server.unwrap_or_default().to_owned();
     AgentListKey { host: host.to_owned(), server, directory: caller.directory.clone() }
 }
@@ -447,15 +392,6 @@ fn meant<'a>(offers: &'a [AgentOffer], name: &str) -> Option<&'a AgentOffer> {
     };
     let synonym = SYNONYMS.iter().find(|(synonym, _)| synonym.eq_ignore_ascii_case(name));
     like(name).or_else(|| synonym.and_then(|(_, name)| like(name)))
-}
-
-fn title(order: &Order, forked: bool) -> String {
-    let Order { description, mode, .. } = order;
-    match (mode, forked) {
-        (LaunchMode::Background, false) => format!("Background: {description}"),
-        (LaunchMode::Background, true) => format!("Background (forked): {description}"),
-        (LaunchMode::Blocking, _) => format!("Task: {description}"),
-    }
 }
 
 #[cfg(test)]

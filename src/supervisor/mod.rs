@@ -37,6 +37,7 @@ mod ends;
 mod fit;
 mod fork;
 mod hosts;
+mod intent;
 mod launch;
 mod launches;
 mod ledger;
@@ -109,8 +110,8 @@ use crate::metrics::Metrics;
 use crate::notify::Notifier;
 use crate::store::{self, Resolution, Store};
 pub use crate::store::{
-    Direction, Field, Filter, Group, NewCall, QuarantinedRow, QuarantinedTask, QueueLength, Retention, Snapshot,
-    Sort, StoredCall, Totals, Window,
+    Direction, Field, Filter, Group, NewCall, QuarantinedRow, QuarantinedTask, QueueLength,
+    Retention, Snapshot, Sort, StoredCall, Totals, Window,
 };
 use crate::task::lifecycle::{self, ResumePolicy};
 use crate::task::queue::Limits;

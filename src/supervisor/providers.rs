@@ -41,7 +41,7 @@ impl Supervisor {
     /// Restores the credentials that the caller's tasks lost when the daemon was restarted (T6). A task that
     /// still has those of its launch keeps them.
     pub async fn bring(&self, caller: &Caller) -> Result<(), Error> {
-        if caller.handed.providers().is_empty() && caller.handed.opencode().is_none() {
+        if caller.handed.providers().is_empty() && caller.handed.server().is_none() {
             return Ok(());
         }
         let mut tasks = self.0.core.store().tasks().live(Some(&caller.session))?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 
 use super::ends::log_failed_abort;
-use super::launch::LaunchIntent;
+use super::intent::LaunchIntent;
 use super::{Error, Supervisor};
 use crate::host::{self, NewSession, OpenedSession, Place};
 use crate::store::Intent;

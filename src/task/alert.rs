@@ -70,10 +70,10 @@ impl Alert {
     pub fn new(id: &str, kind: AlertKind<'_>, task: TaskView, at: Timestamp) -> Alert {
         let (event, permission) = match kind {
             // A resume that failed goes back to `completed`, and has an error.
-            AlertKind::End if task.error.is_some() && task.status == Status::Completed.name() => {
+            AlertKind::End if task.error.is_some() && task.status == Status::Completed => {
                 ("task.error".to_owned(), None)
             }
-            AlertKind::End => (format!("task.{}", task.status), None),
+            AlertKind::End => (format!("task.{}", task.status.name()), None),
             AlertKind::Permission { id, what } => {
                 let what = text::head(what, MOST_OF_REQUEST).to_owned();
                 let permission = AlertPermission { id: id.to_owned(), what };

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::view::optional_budget;
 use super::{Budget, LaunchMode, Order, Schema};
 
 /// Limits in characters, not bytes: what a user counts.
@@ -33,7 +34,7 @@ pub struct Arguments {
     pub batch: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(with = "optional_budget", skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
@@ -57,9 +58,8 @@ pub enum Plan {
 }
 
 /// A new task as it is to be launched; validated and trimmed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskSpec {
-    #[serde(flatten)]
     pub order: Order,
     /// The batch it is to join, if any.
     pub batch: Option<String>,

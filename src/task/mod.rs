@@ -15,9 +15,6 @@ pub mod time;
 pub mod trends;
 pub mod view;
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
 pub use answer::{Answered, Answerer, Door};
 pub use id::{BatchId, MessageId, NoticeId, Receipt, SessionId, ShortId, TaskId, tick_of};
 pub use lifecycle::{State, Status};
@@ -62,18 +59,15 @@ pub struct Task {
 }
 
 /// What a launch asks for. It stays the same for as long as there is a task.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Order {
     pub description: String,
     pub prompt: String,
     pub agent: String,
     pub model: Option<String>,
     pub budget: Budget,
-    /// Under the name that older versions gave it in an intent.
-    #[serde(rename = "manner", default)]
     pub mode: LaunchMode,
     /// What its results have to fit, of every run (O7).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Schema>,
 }
 
@@ -92,7 +86,7 @@ pub struct Origin {
 }
 
 /// Who launched a task and is notified of its end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parent {
     pub session: SessionId,
     /// Empty when the parent is not a conversation.
@@ -103,16 +97,11 @@ pub struct Parent {
 }
 
 /// What a task may use up, each part optional (T13).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Budget {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_seconds: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<u64>,
 }
 

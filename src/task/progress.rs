@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::{IntoDeserializer, value};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -11,7 +10,7 @@ use super::queue::Slot;
 use super::time::Timestamp;
 
 /// What a live task is doing, beside its state (T2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Without a slot, or parked without its credentials.
@@ -31,6 +30,17 @@ pub enum Phase {
 }
 
 impl Phase {
+    const ALL: [Phase; 8] = [
+        Phase::Queued,
+        Phase::Starting,
+        Phase::Waiting,
+        Phase::Streaming,
+        Phase::Tool,
+        Phase::Blocked,
+        Phase::Retrying,
+        Phase::Stalled,
+    ];
+
     pub fn name(self) -> &'static str {
         match self {
             Phase::Queued => "queued",
@@ -45,9 +55,19 @@ impl Phase {
     }
 }
 
-/// The `progress` of a task on the wire (H2).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+/// A phase that only a later version knows is read as `waiting`: one unknown word must not make the whole
+/// task unreadable, in the store after a downgrade or in a client of another version.
+impl<'de> Deserialize<'de> for Phase {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Phase, D::Error> {
+        let word = String::deserialize(from)?;
+        let known = Phase::ALL.into_iter().find(|phase| phase.name() == word);
+        Ok(known.unwrap_or(Phase::Waiting))
+    }
+}
+
+/// What is known of a task's work so far. Its form in the database is in `store/stored.rs`, that of the API in
+/// `view.rs`.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     pub tool_calls: u32,
     pub tool_calls_by_name: BTreeMap<String, u32>,
@@ -55,28 +75,14 @@ pub struct Progress {
     pub last_tools: Vec<String>,
     /// When the agent was last seen doing something.
     pub last_update: Timestamp,
-    #[serde(deserialize_with = "known_or_waiting")]
     pub phase: Phase,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_message: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_message_at: Option<Timestamp>,
     /// All tokens of all runs, as the host counts them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
     /// What the phase is about: the question asked, the host's retry message.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub detail: Option<String>,
-}
-
-/// A phase that only a later version knows is read as `waiting`: one unknown word must not make the whole
-/// task unreadable, in the store after a downgrade or in a client of another version.
-fn known_or_waiting<'de, D: Deserializer<'de>>(from: D) -> Result<Phase, D::Error> {
-    let word = String::deserialize(from)?;
-    let known = Phase::deserialize(IntoDeserializer::<value::Error>::into_deserializer(word));
-    Ok(known.unwrap_or(Phase::Waiting))
 }
 
 impl Progress {
@@ -111,14 +117,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_of_another_version_is_read_as_waiting() {
-        let json = serde_json::to_string(&Progress::new(Timestamp::EPOCH)).unwrap();
-        let read = |phase: &str| -> Progress {
-            serde_json::from_str(&json.replace("starting", phase)).unwrap()
-        };
-        assert_eq!(
-            ["tool", "pondering"].map(|phase| read(phase).phase),
-            [Phase::Tool, Phase::Waiting]
-        );
+    fn a_phase_has_one_name_and_one_of_another_version_is_read_as_waiting() {
+        let read = |word: &str| serde_json::from_value::<Phase>(word.into()).unwrap();
+        for phase in Phase::ALL {
+            assert_eq!(serde_json::to_value(phase).unwrap(), phase.name());
+            assert_eq!(read(phase.name()), phase);
+        }
+        assert_eq!(read("pondering"), Phase::Waiting);
     }
 }

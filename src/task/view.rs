@@ -1,10 +1,13 @@
 //! The JSON of a task (H2). Here and not in `wire.rs`, because the store caches it: a page of ended tasks is
 //! sent from stored JSON, which is several times faster than building it from rows.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Budget, Progress, Task, TaskId, Timestamp};
+use super::lifecycle::Status;
+use super::{Budget, Phase, Progress, Task, TaskId, Timestamp};
 use crate::text;
 
 /// A task (H2). Additions may follow; none of these fields may change.
@@ -29,7 +32,8 @@ pub struct TaskView {
     pub agent: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    pub status: String,
+    #[schema(value_type = String)]
+    pub status: Status,
     pub started_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
@@ -53,9 +57,76 @@ pub struct TaskView {
     /// `sessionID` of the newest task that repeats this one; it may have been pruned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retried_by: Option<String>,
-    #[serde(default, skip_serializing_if = "Budget::is_empty")]
+    #[serde(default, skip_serializing_if = "Budget::is_empty", with = "BudgetView")]
+    #[schema(value_type = BudgetView)]
     pub budget: Budget,
+    #[serde(with = "ProgressView")]
+    #[schema(value_type = ProgressView)]
     pub progress: Progress,
+}
+
+/// What a task may use up, each part optional (T13).
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Budget", default)]
+#[schema(as = Budget)]
+struct BudgetView {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wall_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<u64>,
+}
+
+/// The same where there may be none.
+pub(super) mod optional_budget {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{Budget, BudgetView};
+
+    #[derive(Serialize, Deserialize)]
+    struct Present(#[serde(with = "BudgetView")] Budget);
+
+    pub(in crate::task) fn serialize<S: Serializer>(
+        budget: &Option<Budget>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        budget.clone().map(Present).serialize(to)
+    }
+
+    pub(in crate::task) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Budget>, D::Error> {
+        Ok(Option::deserialize(from)?.map(|Present(budget)| budget))
+    }
+}
+
+/// The `progress` of a task on the wire (H2).
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Progress", rename_all = "camelCase")]
+#[schema(as = Progress)]
+struct ProgressView {
+    tool_calls: u32,
+    tool_calls_by_name: BTreeMap<String, u32>,
+    /// The names of the last three calls, oldest first.
+    last_tools: Vec<String>,
+    /// When the agent was last seen doing something.
+    last_update: Timestamp,
+    phase: Phase,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_message_at: Option<Timestamp>,
+    /// All tokens of all runs, as the host counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<f64>,
+    /// What the phase is about: the question asked, the host's retry message.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    detail: Option<String>,
 }
 
 /// Cache version of this JSON in the store, below 1,000. JSON stored under another version is built again
@@ -122,7 +193,7 @@ impl TaskView {
             prompt: task.order.prompt.clone(),
             agent: task.order.agent.clone(),
             model: task.order.model.clone(),
-            status: task.state.status().name().to_owned(),
+            status: task.state.status(),
             started_at: task.started_at,
             completed_at: task.completed_at,
             result_retrieved_at: task.result_retrieved_at,

@@ -21,8 +21,8 @@ use self::clients::Client;
 use self::program::Program;
 use super::changes::{Changes, State};
 use super::files::{read, write, write_private};
-use super::{runtime, show};
 use super::undo::{UndoLog, restore};
+use super::{runtime, show};
 use crate::config::Settings;
 use crate::mcp;
 

@@ -22,12 +22,12 @@ const fn coloured(colour: AnsiColor) -> Style {
 }
 
 /// Statuses are words in every case; the colour only helps to find them.
-pub(in crate::cli) fn status_style(status: &str) -> Style {
-    match Status::parse(status) {
-        Some(Status::Running | Status::Resumed) | None => LIVE,
-        Some(Status::Completed) => GOOD,
-        Some(Status::Error) => BAD,
-        Some(Status::Cancelled) => DIM,
+pub(in crate::cli) fn status_style(status: Status) -> Style {
+    match status {
+        Status::Running | Status::Resumed => LIVE,
+        Status::Completed => GOOD,
+        Status::Error => BAD,
+        Status::Cancelled => DIM,
     }
 }
 

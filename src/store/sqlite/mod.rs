@@ -1,7 +1,8 @@
 //! SQLite as a file: opening and migrating it (`open`), the corruption latch (`damage`), online backup (`copy`),
-//! salvage (`repair`), vacuum and checkpoints (`space`), and the pragmas for that. No other file of the store knows
-//! which engine it is.
+//! salvage (`repair`), values that do not have the types of their columns (`bad_rows`), vacuum and checkpoints
+//! (`space`), and the pragmas for that. No other file of the store knows which engine it is.
 
+pub(super) mod bad_rows;
 pub(super) mod copy;
 pub(super) mod damage;
 pub(super) mod open;

@@ -37,7 +37,7 @@ fn a_number_typed_on_a_terminal_answers_that_request_and_an_empty_line_none() {
     assert_eq!(open_requests(&shell), [first.short_id.as_str(), &second.short_id]);
     terminal.type_keys("2\n");
     terminal.until_shows(&format!("allowed {}: ", second.short_id));
-    until("it goes on", || shell.task(&second.session_id).status == "completed");
+    until("it goes on", || shell.task(&second.session_id).status.name() == "completed");
     assert_eq!(open_requests(&shell), [first.short_id.as_str()]);
     // Keys typed before the next list is shown are discarded, so wait for it.
     terminal.until_shows(&format!("asks: \"bash ls\"\n{question}"));
@@ -60,7 +60,7 @@ fn deny_refuses_the_picked_requests_until_none_is_left() {
     assert_eq!(code, 0, "{screen}");
     assert!(screen.contains(&format!("denied {}: \"bash ls\"\n", task.short_id)), "{screen}");
     assert!(screen.ends_with("No permission requests are waiting.\n"), "{screen}");
-    until("it is over", || shell.task(&task.session_id).status == "error");
+    until("it is over", || shell.task(&task.session_id).status.name() == "error");
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn run_with_wait_prints_the_result_and_exits_as_wait_does() {
     assert_eq!(ended, CommandOutcome { code: 1, stdout: String::new(), stderr });
     let task: TaskView =
         serde_json::from_str(&shell.run(["run", "--wait", "--json", "@say x"]).stdout).unwrap();
-    assert_eq!((task.status.as_str(), task.result.as_deref()), ("completed", Some("x")));
+    assert_eq!((task.status.name(), task.result.as_deref()), ("completed", Some("x")));
     let blocked = shell.run(["run", "--wait", "@ask bash ls\n@say x"]);
     assert!(blocked.code == 2 && blocked.stderr.contains("asks for: \"bash ls\""), "{blocked:?}");
 }

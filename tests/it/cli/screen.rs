@@ -131,7 +131,7 @@ fn the_picker_answers_what_was_shown_although_the_daemon_was_killed_meanwhile() 
     screen.press(&two);
     screen.press("Enter");
     screen.until_shows(&format!("allowed {}: \"bash rm x\"", second.short_id));
-    until("it goes on", || shell.task(&second.session_id).status == "completed");
+    until("it goes on", || shell.task(&second.session_id).status.name() == "completed");
     // The list is shown again with what is left, and a number that is not in it answers nothing.
     until("only the other one is asked about", || {
         let shown = screen.shown();
@@ -141,11 +141,11 @@ fn the_picker_answers_what_was_shown_although_the_daemon_was_killed_meanwhile() 
     screen.press("9");
     screen.press("Enter");
     screen.until_shows("there is no such choice; the numbers go from 1 to 1.");
-    assert_eq!(shell.task(&first.session_id).status, "running");
+    assert_eq!(shell.task(&first.session_id).status.name(), "running");
     screen.press("q");
     screen.press("Enter");
     screen.until_shows("exit 0");
-    assert_eq!(shell.task(&first.session_id).status, "running");
+    assert_eq!(shell.task(&first.session_id).status.name(), "running");
 
     let screen = start(&shell, "refuse", "deny");
     screen.until_shows("Deny which?");
@@ -153,7 +153,7 @@ fn the_picker_answers_what_was_shown_although_the_daemon_was_killed_meanwhile() 
     screen.press("Enter");
     screen.until_shows(&format!("denied {}: \"bash ls\"", first.short_id));
     screen.until_shows("No permission requests are waiting.\nexit 0");
-    until("it is over", || shell.task(&first.session_id).status == "error");
+    until("it is over", || shell.task(&first.session_id).status.name() == "error");
 }
 
 /// The entries of a directory.

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
 use asyncagents::config::{Config, default_file};
-use asyncagents::task::Phase;
+use asyncagents::task::{Phase, Status};
 use asyncagents::wire::TaskView;
 use serde_json::{Value, json};
 
@@ -308,7 +308,7 @@ fn retry_launches_failed_tasks_again_and_says_which_it_refuses() {
     let expected = TaskView {
         session_id: retry.session_id.clone(),
         short_id: retry.short_id.clone(),
-        status: "running".into(),
+        status: Status::Running,
         started_at: retry.started_at,
         completed_at: None,
         error: None,
@@ -374,7 +374,7 @@ fn a_completed_task_resumes_in_its_own_session() {
     let resumed = shell.json(["resume", "--json", &task.short_id, "again\n@hang"]);
     let resumed: TaskView = serde_json::from_value(resumed).unwrap();
     let expected = TaskView {
-        status: "resumed".into(),
+        status: Status::Resumed,
         resume_count: 1,
         completed_at: None,
         progress: resumed.progress.clone(),
@@ -895,5 +895,5 @@ fn moment(moment: &Value) -> Value {
 }
 
 fn statuses(tasks: &[TaskView]) -> Vec<&str> {
-    tasks.iter().map(|task| task.status.as_str()).collect()
+    tasks.iter().map(|task| task.status.name()).collect()
 }

@@ -94,7 +94,7 @@ fn the_recorded_answers_of_an_older_daemon_are_protocol_0() {
     assert_eq!((health.version.as_str(), health.protocol), ("0.1.0", 0));
     let page: PageView = serde_json::from_str(OLDER_TASKS).unwrap();
     assert_eq!((page.tasks.len(), page.total), (1, 1));
-    assert_eq!(page.tasks[0].status, "completed");
+    assert_eq!(page.tasks[0].status.name(), "completed");
     let server: ServerView = serde_json::from_str(OLDER_SERVER).unwrap();
     assert_eq!(server.url, format!("http://127.0.0.1:{}", server.port));
     // Why it counts as another protocol: it refuses the idempotency key that makes a retry safe.

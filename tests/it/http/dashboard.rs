@@ -207,9 +207,9 @@ fn the_token_of_a_page_allows_what_the_page_has_buttons_for_and_ends_with_the_da
         assert_eq!(from_the_page(&site, path, &[&page], "{}").status, 403, "{path}");
     }
     assert_eq!(site.ask("POST", "/mcp", &[JSON, &page], "{}").status, 401);
-    assert_eq!(site.task(&task.session_id).status, "running", "nothing was changed");
+    assert_eq!(site.task(&task.session_id).status.name(), "running", "nothing was changed");
     assert_eq!(from_the_page(&site, "/v1/cancel", &[&page], &body).status, 200);
-    assert_eq!(site.task(&task.session_id).status, "cancelled");
+    assert_eq!(site.task(&task.session_id).status.name(), "cancelled");
     shell.say(["daemon", "stop"]);
     shell.say(["daemon", "start"]);
     assert_eq!(from_the_page(&Site::of(&shell), "/v1/cancel", &[&page], &body).status, 401);
@@ -261,7 +261,7 @@ fn the_token_of_a_page_acts_as_the_user_of_the_shell_and_only_with_fields_that_t
         assert_eq!((answer.status, answer.error()), (403, text), "{path}");
     }
     assert_eq!(post("/v1/cancel", json!([{}, [], true, null])).status, 400, "fields by place");
-    assert_eq!(site.task(&hanging.session_id).status, "running");
+    assert_eq!(site.task(&hanging.session_id).status.name(), "running");
     assert_eq!(site.listed("").1, 1, "nothing was launched");
     let other = json!({ "sessionID": "ses_other", "host": "opencode", "directory": place });
     let launched = post("/v1/tasks", json!({ "caller": other, "arguments": arguments }));
@@ -269,7 +269,7 @@ fn the_token_of_a_page_acts_as_the_user_of_the_shell_and_only_with_fields_that_t
     let launched: serde_json::Value = launched.json();
     let id = launched["sessionID"].as_str().unwrap();
     assert_eq!(launched["parentSessionID"], "cli");
-    until("it has failed", || site.task(id).status == "error");
+    until("it has failed", || site.task(id).status.name() == "error");
     let again = post(&format!("/v1/tasks/{id}/retry"), json!({ "caller": other, "key": "k" }));
     assert_eq!(again.status, 201, "{again:?}");
     assert_eq!(again.json::<serde_json::Value>()["parentSessionID"], "cli");

@@ -112,7 +112,7 @@ fn sends_task_cancelled_when_task_is_cancelled() {
     shell.say(["cancel", &task.session_id]);
     let event = events.until("task.cancelled");
     assert_eq!(event.task(), shell.task(&task.session_id));
-    assert_eq!(event.task().status, "cancelled");
+    assert_eq!(event.task().status.name(), "cancelled");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_resume_begins_as_task_updated_and_ends_as_task_completed() {
     assert_eq!(events.next().unwrap().name, "snapshot");
     shell.say(["resume", &task.session_id, "@say more"]);
     let first = events.next().unwrap();
-    assert_eq!((first.name.as_str(), first.task().status.as_str()), ("task.updated", "resumed"));
+    assert_eq!((first.name.as_str(), first.task().status.name()), ("task.updated", "resumed"));
     let last = events.until("task.completed").task();
     assert_eq!((last.result.as_deref(), last.resume_count), (Some("more"), 1));
     shell.say(["clear"]);
@@ -215,7 +215,7 @@ fn many_clients_see_the_same_events_in_the_same_order() {
             text: "done".into(),
         });
     }
-    until("all have ended", || shell.tasks().iter().all(|task| task.status == "completed"));
+    until("all have ended", || shell.tasks().iter().all(|task| task.status.name() == "completed"));
     let mut heard = clients.iter_mut().map(|client| {
         let mut events = Vec::new();
         while events.iter().filter(|event: &&Event| event.name == "task.completed").count() < 5 {

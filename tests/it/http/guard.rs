@@ -285,11 +285,11 @@ fn a_request_that_changes_something_needs_the_socket_or_the_token() {
         assert_eq!(answer.status, 401, "{wrong}");
         assert!(answer.error().contains("token"));
     }
-    assert_eq!(site.task(&task.session_id).status, "running", "nothing was changed");
+    assert_eq!(site.task(&task.session_id).status.name(), "running", "nothing was changed");
     let answer = site.ask("POST", "/v1/cancel", &[json, &right, "Origin: http://a.example"], &body);
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.headers.get("access-control-allow-origin"), None, "never with a wildcard");
-    assert_eq!(site.task(&task.session_id).status, "cancelled");
+    assert_eq!(site.task(&task.session_id).status.name(), "cancelled");
     // The token is kept across a restart.
     shell.say(["daemon", "stop"]);
     shell.say(["daemon", "start"]);

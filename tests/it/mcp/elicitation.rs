@@ -189,7 +189,7 @@ async fn a_task_whose_input_is_declined_says_what_is_asked_also_after_a_restart(
     block_in_place(|| {
         let task = shell.tasks().remove(0);
         shell.say(["approve", &task.short_id]);
-        until("it has ended", || shell.task(&task.session_id).status == "completed");
+        until("it has ended", || shell.task(&task.session_id).status.name() == "completed");
     });
     let listed = session.say("asyncagents_list", json!({})).await;
     assert!(listed.contains("done"), "its end is told: {listed}");

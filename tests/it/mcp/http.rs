@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use asyncagents::net;
+use asyncagents::task::Status;
 use rmcp::model::{CallToolRequestParams, ClientConfig, Implementation, ProtocolVersion};
 use rmcp::service::{ClientLifecycleMode, RequestContext, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -167,10 +168,10 @@ async fn two_sessions_are_two_parents_and_the_next_one_gets_the_unread_notices_o
     assert_eq!(other.say("asyncagents_cancel", json!({"all": true})).await, none);
     let refused = other.refused("asyncagents_cancel", json!({"task_id": mine})).await;
     assert!(refused.contains(&mine), "{refused}");
-    assert_eq!(shell.tasks()[0].status, "running");
+    assert_eq!(shell.tasks()[0].status.name(), "running");
 
     block_in_place(|| shell.finish(&shell.tasks()[0], "found"));
-    block_in_place(|| until("it has ended", || shell.tasks()[0].status == "completed"));
+    block_in_place(|| until("it has ended", || shell.tasks()[0].status.name() == "completed"));
     let listed = other.say("asyncagents_list", json!({})).await;
     assert_eq!(listed, "No background tasks found", "its parent is still there");
     one.0.cancel().await.unwrap();
@@ -341,12 +342,12 @@ async fn a_client_without_an_identity_must_name_tasks_by_their_ids() {
         let refused = client.refused(tool, arguments).await;
         assert!(refused.contains("`?parent=NAME`"), "{tool}: {refused}");
     }
-    assert_eq!(shell.tasks()[0].status, "running");
+    assert_eq!(shell.tasks()[0].status.name(), "running");
     let batches: Vec<String> = shell.tasks().into_iter().map(|task| task.batch_id).collect();
     assert_ne!(batches[0], batches[1], "strangers share no batch");
     // No notice of an end with the next answer: it may belong to another client.
     block_in_place(|| shell.finish(&shell.tasks()[0], "done"));
-    block_in_place(|| until("it has ended", || shell.tasks()[0].status == "completed"));
+    block_in_place(|| until("it has ended", || shell.tasks()[0].status.name() == "completed"));
     let other = client.launch("three", "@hang").await;
     let output = client.say("asyncagents_output", json!({"task_id": other})).await;
     assert!(!output.contains("\"two\""), "{output}");
@@ -506,9 +507,9 @@ async fn without_a_session_a_closed_connection_cancels_the_call() {
         drop(stream);
     }
     block_in_place(|| {
-        until("the errand is stopped", || launched("errand").as_deref() == Some("cancelled"));
+        until("the errand is stopped", || launched("errand") == Some(Status::Cancelled));
     });
-    assert_eq!(launched("stays").as_deref(), Some("running"));
+    assert_eq!(launched("stays"), Some(Status::Running));
 }
 
 /// A tool call in the newest protocol generation.

@@ -142,11 +142,14 @@ async fn a_cancelled_task_call_stops_its_agent_and_a_cancelled_wait_leaves_it_al
     session.begin("Task", errand).await.abort();
     block_in_place(|| {
         until("the errand is stopped", || {
-            shell.tasks().iter().any(|task| task.status == "cancelled")
+            shell.tasks().iter().any(|task| task.status.name() == "cancelled")
         });
     });
-    let statuses: Vec<(String, String)> =
-        shell.tasks().into_iter().map(|task| (task.description, task.status)).collect();
+    let statuses: Vec<(String, String)> = shell
+        .tasks()
+        .into_iter()
+        .map(|task| (task.description, task.status.name().to_owned()))
+        .collect();
     let expected = [("errand", "cancelled"), ("look around", "running")];
     assert_eq!(statuses, expected.map(|(task, status)| (task.to_owned(), status.to_owned())));
 }

@@ -27,7 +27,7 @@ fn wait() -> Call {
 fn hanging(real: &RealClient) -> TaskView {
     until("the agent hangs", || real.shell.tasks()[0].progress.phase == Phase::Waiting);
     let mut tasks = real.shell.tasks();
-    assert_eq!((tasks.len(), tasks[0].status.as_str()), (1, "running"));
+    assert_eq!((tasks.len(), tasks[0].status.name()), (1, "running"));
     tasks.remove(0)
 }
 
@@ -139,7 +139,7 @@ fn a_call_that_is_given_up_cancels_its_task(client: Client) {
     let mut states: Vec<(String, String)> = Vec::new();
     until("the errand is cancelled", || {
         let tasks = real.shell.tasks().into_iter();
-        states = tasks.map(|task| (task.description, task.status)).collect();
+        states = tasks.map(|task| (task.description, task.status.name().to_owned())).collect();
         states.contains(&("errand".to_owned(), "cancelled".to_owned()))
     });
     assert!(states.contains(&("kept".to_owned(), "running".to_owned())), "{states:?}");

@@ -247,8 +247,8 @@ async fn cancelling_a_task_stops_its_agent_and_cancelling_a_wait_leaves_it_alone
         session.cancel(call).await;
     }
     block_in_place(|| {
-        until("it is stopped", || shell.task(&stopped.session_id).status == "cancelled");
-        assert_eq!(shell.task(&waited.session_id).status, "running");
+        until("it is stopped", || shell.task(&stopped.session_id).status.name() == "cancelled");
+        assert_eq!(shell.task(&waited.session_id).status.name(), "running");
     });
     // A restart does not change their state.
     block_in_place(|| shell.kill_daemon());

@@ -195,5 +195,5 @@ pub fn hanging(shell: &Shell) -> TaskView {
 /// Ends a hanging agent, and waits until the daemon has recorded it.
 pub fn finish(shell: &Shell, task: &TaskView, text: &str) {
     shell.finish(task, text);
-    until("it has ended", || shell.task(&task.session_id).status == "completed");
+    until("it has ended", || shell.task(&task.session_id).status.name() == "completed");
 }

@@ -50,14 +50,14 @@ fn a_row_that_cannot_be_read_is_reported_and_ended_in_error_and_other_tasks_go_o
     assert_eq!(doctor.code, 0, "{doctor:?}");
     let ends = [&done, &live, &queued, &innocent].map(|task| {
         let TaskView { status, error, result, .. } = shell.task(&task.session_id);
-        (status, error.unwrap_or_default(), result.unwrap_or_default())
+        (status.name(), error.unwrap_or_default(), result.unwrap_or_default())
     });
     let damaged = |field: &str, result: &str| {
         let why =
             format!("the record of this task was damaged (`{field}`); what is left of it is shown");
-        ("error".to_owned(), why, result.to_owned())
+        ("error", why, result.to_owned())
     };
-    let fine = ("completed".to_owned(), String::new(), "fine".to_owned());
+    let fine = ("completed", String::new(), "fine".to_owned());
     let expected =
         [damaged("status", "fine"), damaged("progress", ""), damaged("budget", ""), fine];
     assert_eq!(ends, expected);

@@ -42,7 +42,7 @@ fn a_resume_whose_answer_was_lost_begins_one_run() {
     let ended = run_losing(&shell, &route, &["resume", &task.short_id, "@hang"]);
     assert_eq!(ended, said(format!("{}\n", task.short_id)));
     let resumed = shell.task(&task.session_id);
-    assert_eq!((resumed.status.as_str(), resumed.resume_count), ("resumed", 1));
+    assert_eq!((resumed.status.name(), resumed.resume_count), ("resumed", 1));
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_cancel_whose_answer_was_lost_says_what_was_cancelled() {
     let three = shell.launch("@hang");
     let ended = run_losing(&shell, "POST /v1/cancel", &["cancel", "--all"]);
     assert_eq!(ended, said(line(&three)));
-    assert_eq!(shell.task(&three.session_id).status, "cancelled");
+    assert_eq!(shell.task(&three.session_id).status.name(), "cancelled");
 }
 
 #[test]

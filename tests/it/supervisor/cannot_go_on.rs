@@ -312,7 +312,7 @@ fn a_task_whose_host_is_no_longer_configured_ends() {
     assert_eq!(waited.code, 1, "{waited:?}");
     let task = shell.task(&working.session_id);
     let error = "interrupted: no host `scripted`; configured: embedded, opencode";
-    assert_eq!((task.status.as_str(), task.error.as_deref()), ("error", Some(error)));
+    assert_eq!((task.status.name(), task.error.as_deref()), ("error", Some(error)));
     let _ = shell.run(["cancel", &cancelled.session_id]);
     until("nothing is owed to it", || count("run WHERE abort_owed = 1") == 0);
     until("the launch is dropped", || count("intent") == 0);

@@ -338,7 +338,7 @@ fn a_client_that_disconnects_leaves_a_complete_task_or_none() {
         assert_eq!(shell.launch_to_the_end("@say fine").result.unwrap(), "fine");
         until("no launch is left unfinished", || unfinished(&shell) == 0);
         until("all tasks have completed", || {
-            shell.tasks().iter().all(|task| task.status == "completed")
+            shell.tasks().iter().all(|task| task.status.name() == "completed")
         });
     }
 }
@@ -353,11 +353,9 @@ fn a_panic_in_the_work_of_one_task_fails_that_task_only() {
     shell.run(["wait", &before.session_id, &panicking.session_id, &after.session_id]);
     let ends = [&before, &panicking, &after].map(|task| {
         let TaskView { status, result, error, .. } = shell.task(&task.session_id);
-        (status, result.unwrap_or_default(), error.unwrap_or_default())
+        (status.name(), result.unwrap_or_default(), error.unwrap_or_default())
     });
-    let end = |status: &str, result: &str, error: &str| {
-        (status.to_owned(), result.to_owned(), error.to_owned())
-    };
+    let end = |status, result: &str, error: &str| (status, result.to_owned(), error.to_owned());
     let blamed = "internal error while looking at it; see the daemon's log";
     assert_eq!(
         ends,

@@ -163,8 +163,11 @@ async fn a_fork_interrupted_during_its_launch_is_recovered_with_its_context() {
     let mut world = World::start().await;
     let parent = world.parent().await;
     let launch = json!({
-        "caller": caller(&parent), "order": order("@say done"), "host": "scripted", "depth": 1,
-        "at": world.clock.now(),
+        "caller": caller(&parent), "host": "scripted", "depth": 1, "at": world.clock.now(),
+        "order": {
+            "description": "look around", "prompt": "@say done", "agent": "explore",
+            "model": null, "budget": {}, "manner": "Background", "batch": null, "host": null,
+        },
         "inherits": {"Context": {"preamble": "You continue.", "context": "[User]\nhello"}},
     });
     world.crash();

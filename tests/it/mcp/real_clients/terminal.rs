@@ -76,7 +76,7 @@ fn claude_code_that_was_closed_and_resumed_is_woken_with_what_ended_meanwhile() 
     let task = hanging(&real);
     drop(on_screen);
     real.shell.finish(&task, "found late");
-    until("it has ended", || real.shell.task(&task.session_id).status == "completed");
+    until("it has ended", || real.shell.task(&task.session_id).status.name() == "completed");
     let _screen = screen(&real, "resumed", &real.on_screen(None));
     was_woken(&real, "found late");
 }

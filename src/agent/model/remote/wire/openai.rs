@@ -371,7 +371,9 @@ mod tests {
 
     #[test]
     fn a_cost_that_the_server_reports_comes_with_the_end() {
-        for (reported, expected) in [(json!(0.25), Some(0.25)), (json!(-1), None), (json!(null), None)] {
+        for (reported, expected) in
+            [(json!(0.25), Some(0.25)), (json!(-1), None), (json!(null), None)]
+        {
             let mut decoder = decoder(9);
             let usage = json!({"prompt_tokens": 3, "completion_tokens": 1, "cost": reported});
             let chunk = json!({"choices": [], "usage": usage}).to_string();

@@ -1,27 +1,40 @@
-//! Quarantine for rows of other tables than `task` (D4): one whose values do not have the types of their columns would
-//! keep the others from being read. It is moved to the table `quarantined_row`, as SQL literals, and named by the
+//! Quarantine for rows of other tables than `task` (D4): one whose values do not have the types of their columns, which
+//! SQLite does not enforce, would keep the others from being read. It is moved to the table `quarantined_row`, as SQL literals, and named by the
 //! health and by `doctor`.
 //!
 //! When the daemon starts, the small tables are looked through that are read as a whole then; `doctor` looks through
 //! all. Runs and notices are not moved but mended (`quarantine`): a task without its run, or its parent without its
 //! notice, would be lost along with the row.
 
-use super::Error;
-use super::sql::{Connection, Row, Value};
-use super::sqlite::{Column, ColumnKind, columns};
-use super::subjects::Integrity;
+use std::time::Duration;
+
+use super::{Column, ColumnKind, Connection, Error, columns};
+use crate::store::sql::{Row, Value};
+use crate::store::subjects::Integrity;
 
 /// Read as a whole when the daemon starts or recovers, and small.
 const AT_START: [&str; 4] = ["intent", "process", "tool_call", "instance"];
 
 /// Those that have another way: mended by `quarantine`, or kept by triggers and rebuilt by a repair.
 const ELSEWHERE: [&str; 11] = [
-    "task", "run", "notice", "view", "tally", "batch", "counter", "tool_tally", "search", "quarantine",
+    "task",
+    "run",
+    "notice",
+    "view",
+    "tally",
+    "batch",
+    "counter",
+    "tool_tally",
+    "search",
+    "quarantine",
     "quarantined_row",
 ];
 
 /// How many rows are looked at in one read transaction: a long one keeps the write-ahead log from being checkpointed.
 const SLICE: i64 = 2_000;
+
+/// How long a read waits for the writer to put something into quarantine. It blocks a thread of the runtime.
+pub(in crate::store) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A row that was taken out of its table, or mended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +64,7 @@ impl Integrity<'_> {
     }
 
     /// Looks through all tables, and drops stored JSON of tasks that is none: it is built again when it is read.
-    pub(super) fn quarantine_all_rows(&self) -> Result<(), Error> {
+    pub(in crate::store) fn quarantine_all_rows(&self) -> Result<(), Error> {
         let tables: Vec<String> = self.store.read(|db| {
             Ok(db.query_all(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'
@@ -84,7 +97,8 @@ impl Integrity<'_> {
     fn quarantine_rows_of(&self, table: &str) -> Result<(), Error> {
         let mut after = None;
         loop {
-            let TableSlice { bad, last } = self.store.read(|db| slice(db, table, after.as_deref()))?;
+            let TableSlice { bad, last } =
+                self.store.read(|db| slice(db, table, after.as_deref()))?;
             if last.is_none() {
                 return Ok(());
             }
@@ -101,11 +115,11 @@ impl Integrity<'_> {
                 });
                 rows.collect::<Result<Vec<QuarantinedRow>, Error>>()
             });
-            self.note_rows(moved.wait(super::quarantine::LONGEST_WAIT)?);
+            self.note_rows(moved.wait(LONGEST_WAIT)?);
         }
     }
 
-    pub(super) fn note_rows(&self, rows: Vec<QuarantinedRow>) {
+    pub(in crate::store) fn note_rows(&self, rows: Vec<QuarantinedRow>) {
         for QuarantinedRow { table, field } in &rows {
             tracing::error!(table, field, "row is unreadable; it was quarantined");
         }
@@ -148,7 +162,7 @@ fn slice(db: &Connection, table: &str, after: Option<&str>) -> Result<TableSlice
 }
 
 /// The first column whose value does not have its type.
-pub(super) fn misfit(row: Row<'_>, columns: &[Column]) -> Result<Option<String>, Error> {
+pub(in crate::store) fn misfit(row: Row<'_>, columns: &[Column]) -> Result<Option<String>, Error> {
     for (at, column) in columns.iter().enumerate() {
         if !fits(row.value(at)?, column) {
             return Ok(Some(column.name.clone()));
@@ -167,7 +181,12 @@ fn fits(value: Value<'_>, column: &Column) -> bool {
 }
 
 /// Keeps rows as SQL literals (`quote`), which can represent any bytes, for a person to look at.
-pub(super) fn keep(db: &Connection, table: &str, condition: &str, field: &str) -> Result<(), Error> {
+pub(in crate::store) fn keep(
+    db: &Connection,
+    table: &str,
+    condition: &str,
+    field: &str,
+) -> Result<(), Error> {
     let quoted: Vec<String> =
         columns(db, table)?.iter().map(|column| format!("quote({})", column.name)).collect();
     db.execute(
