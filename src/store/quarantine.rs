@@ -388,6 +388,8 @@ fn numbers(db: &Connection, sql: &str, of: impl Params) -> Result<Vec<i64>, Erro
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rusqlite::Connection;
 
     use super::*;
