@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::ensure;
+use asyncagents::task::Status;
 use asyncagents::task::launch::Arguments;
 use asyncagents::wire::{CallerView, LaunchRequest};
 
@@ -42,7 +43,7 @@ pub(crate) async fn measure(table: &mut Table) -> anyhow::Result<()> {
     let request = LaunchRequest { caller, arguments, ..LaunchRequest::default() };
     let task = daemon.client.launch(&request).await?;
     let began = std::time::Instant::now();
-    while daemon.client.tasks(&[]).await?.tasks[0].status == "running" {
+    while daemon.client.tasks(&[]).await?.tasks[0].status == Status::Running {
         ensure!(began.elapsed() < LONGEST, "the task does not end");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -50,7 +51,7 @@ pub(crate) async fn measure(table: &mut Table) -> anyhow::Result<()> {
     // Fetched after the measurement, so that the response does not count.
     let ended = daemon.client.task(&task.session_id).await?;
     let length = ended.result.map_or(0, |result| result.len());
-    ensure!(length == ANSWER, "{} with {length} bytes", ended.status);
+    ensure!(length == ANSWER, "{} with {length} bytes", ended.status.name());
     for (what, megabytes) in [
         ("memory for an answer of 20 MB", after.0 - before.0),
         ("bytes written for an answer of 20 MB", after.1 - before.1),
