@@ -1,7 +1,6 @@
 //! The watchdog of the storage directory: every few seconds it checks for what happens to it from outside. It
-//! publishes warnings (disk space, damaged stores that were set aside), removes what killed clients left, and stops
-//! the daemon when the directory was deleted or replaced: its lock no longer excludes others, and another daemon may
-//! be at work under the same path.
+//! publishes warnings (disk space, damaged stores that were set aside), and stops the daemon when the directory was
+//! deleted or replaced: its lock no longer excludes others, and another daemon may be at work under the same path.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::home::LockIdentity;
 use super::space::Space;
-use crate::claim;
 use crate::config;
 use crate::http::{SET_ASIDE, Warnings};
 use crate::store::Store;
@@ -67,7 +65,6 @@ impl Watch {
         let space = Space::look(&self.home, &self.storage);
         self.warnings.put("space", space.warnings);
         self.supervisor.set_overfull(space.overfull);
-        claim::tidy(&self.home);
         true
     }
 }

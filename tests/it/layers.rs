@@ -29,7 +29,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("process", &["backoff"]),
     ("notify", &["text", "quote", "task", "net", "threads", "process"]),
     ("sandbox", &[]),
-    ("claim", &[]),
+    ("claim", &["task"]),
     (
         "agent",
         &["text", "backoff", "sse", "transcript", "net", "threads", "trust", "process", "sandbox"],
@@ -92,7 +92,6 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "process",
             "notify",
             "sandbox",
-            "claim",
             "agent",
             "host",
             "supervisor",

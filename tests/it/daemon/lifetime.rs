@@ -87,16 +87,6 @@ fn a_directory_of_ours_that_was_open_to_others_is_closed() {
 }
 
 #[test]
-fn what_a_killed_client_left_is_removed_while_the_daemon_runs() {
-    let shell = Shell::new();
-    shell.say(["daemon", "start"]);
-    let left = shell.home().join("clients/mcp-killed");
-    fs::create_dir_all(left.parent().unwrap()).unwrap();
-    fs::write(&left, "").unwrap();
-    until("it is removed", || !left.exists());
-}
-
-#[test]
 fn a_second_daemon_in_the_same_directory_is_refused() {
     let shell = Shell::new();
     shell.say(["daemon", "start"]);

@@ -130,7 +130,8 @@ fn a_directory_with_other_files_that_is_open_to_others_is_refused_and_stays_as_i
 #[test]
 fn a_directory_with_only_our_own_files_that_is_open_to_others_is_closed_to_them() {
     let shell = Shell::new();
-    fs::create_dir_all(shell.home().join("clients")).unwrap();
+    fs::create_dir_all(shell.home()).unwrap();
+    fs::write(shell.home().join("clients.lock"), "").unwrap();
     fs::write(shell.home().join("config.toml"), "").unwrap();
     fs::set_permissions(shell.home(), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(shell.launch_to_the_end("@say it works").result.unwrap(), "it works");
