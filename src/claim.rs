@@ -10,9 +10,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc;
+use rustix::fs::OFlags;
 
 use crate::task::id::fingerprint;
 
@@ -28,15 +26,21 @@ pub struct Claim {
 impl Claim {
     /// Claims a name. Fails with `ResourceBusy` while another process, or this one, holds it.
     pub fn hold(home: &Path, name: &str) -> io::Result<Claim> {
-        DirBuilder::new().recursive(true).mode(0o700).create(home)?;
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let lock = options.custom_flags(libc::O_NOFOLLOW).open(home.join(FILE))?;
-        match fcntl(&lock, FcntlArg::F_OFD_SETLK(&byte_of(name))) {
-            Ok(_) => Ok(Claim { _lock: lock }),
-            Err(Errno::EAGAIN | Errno::EACCES) => Err(io::ErrorKind::ResourceBusy.into()),
-            Err(error) => Err(error.into()),
+        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        let file = home.join(FILE);
+        let lock = options.open(&file).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+                options.open(&file)
+            }
+            _ => Err(error),
+        })?;
+        if !system::lock(&lock, byte_of(name))? {
+            return Err(io::ErrorKind::ResourceBusy.into());
         }
+        Ok(Claim { _lock: lock })
     }
 }
 
@@ -47,22 +51,57 @@ pub fn is_held(home: &Path, name: &str) -> bool {
         Ok(file) => file,
         Err(error) => return error.kind() != io::ErrorKind::NotFound,
     };
-    let mut lock = byte_of(name);
-    match fcntl(&file, FcntlArg::F_OFD_GETLK(&mut lock)) {
-        Ok(_) => lock.l_type != libc::F_UNLCK as libc::c_short,
-        Err(_) => true,
+    system::is_locked(&file, byte_of(name)).unwrap_or(true)
+}
+
+/// Two of four thousand million names that share one are not worth a list: the second client is refused by
+/// [`Claim::hold`].
+fn byte_of(name: &str) -> i64 {
+    fingerprint(&[name]).into()
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::fs::File;
+    use std::io;
+
+    use nix::errno::Errno;
+    use nix::fcntl::{FcntlArg, fcntl};
+    use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, c_short, flock};
+
+    /// `false` while another open file has it.
+    pub(super) fn lock(file: &File, byte: i64) -> io::Result<bool> {
+        match fcntl(file, FcntlArg::F_OFD_SETLK(&write_lock(byte))) {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn is_locked(file: &File, byte: i64) -> io::Result<bool> {
+        let mut lock = write_lock(byte);
+        fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
+        Ok(lock.l_type != F_UNLCK as c_short)
+    }
+
+    fn write_lock(byte: i64) -> flock {
+        let (l_type, l_whence) = (F_WRLCK as c_short, SEEK_SET as c_short);
+        flock { l_type, l_whence, l_start: byte, l_len: 1, l_pid: 0 }
     }
 }
 
-/// A write lock on the byte of a name. Two of four thousand million names that share one are not worth a list: the
-/// second client is told so by [`Claim::hold`].
-fn byte_of(name: &str) -> libc::flock {
-    libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: fingerprint(&[name]).into(),
-        l_len: 1,
-        l_pid: 0,
+/// Without such locks no client can be known to be gone, so none inherits from another.
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::fs::File;
+    use std::io;
+
+    pub(super) fn lock(_: &File, _: i64) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn is_locked(_: &File, _: i64) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 
@@ -75,19 +114,20 @@ mod tests {
 
     #[test]
     fn a_name_is_claimed_by_one_holder_until_it_drops_the_claim() {
-        let home = tempfile::tempdir().unwrap();
-        assert!(!is_held(home.path(), "one"));
-        let claim = Claim::hold(home.path(), "one").unwrap();
-        let other = Claim::hold(home.path(), "two").unwrap();
-        assert!(is_held(home.path(), "one"));
-        assert!(!is_held(home.path(), "three"));
-        let busy = Claim::hold(home.path(), "one").unwrap_err();
+        let place = tempfile::tempdir().unwrap();
+        let home = place.path().join("not there yet");
+        assert!(!is_held(&home, "one"));
+        let claim = Claim::hold(&home, "one").unwrap();
+        let other = Claim::hold(&home, "two").unwrap();
+        assert!(is_held(&home, "one"));
+        assert!(!is_held(&home, "three"));
+        let busy = Claim::hold(&home, "one").unwrap_err();
         assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
         // To look does not take it away, and neither does the end of another claim.
         drop(other);
-        assert!(is_held(home.path(), "one"));
+        assert!(is_held(&home, "one"));
         drop(claim);
-        assert!(!is_held(home.path(), "one"));
+        assert!(!is_held(&home, "one"));
     }
 
     #[test]

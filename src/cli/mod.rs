@@ -249,8 +249,8 @@ fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Config(command) => return command.run(&environment, &flags),
         Command::Completions(command) => return command.run(Arguments::command()),
         Command::Man(command) => return command.run(Arguments::command()),
-        Command::ScriptedHost(command) => return runtime()?.block_on(command.run()),
-        Command::Demo(command) => return runtime()?.block_on(command.run(&environment)),
+        Command::ScriptedHost(command) => return block_on(|| command.run()),
+        Command::Demo(command) => return block_on(|| command.run(&environment)),
         other => other,
     };
     let settings = Settings::resolve(&environment, &flags)?;
@@ -266,32 +266,33 @@ fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Mcp(command) => return command.run(settings),
         other => other,
     };
-    runtime()?.block_on(async {
+    let settings = &settings;
+    block_on(|| async move {
         match command {
-            Command::Run(command) => command.run(&settings, editor).await,
-            Command::List(command) => command.run(&settings).await,
-            Command::Output(command) => command.run(&settings).await,
-            Command::Logs(command) => command.run(&settings).await,
-            Command::Wait(command) => command.run(&settings).await,
-            Command::Batch(command) => command.run(&settings).await,
-            Command::Status(command) => command.run(&settings).await,
-            Command::Stats(command) => command.run(&settings).await,
-            Command::Resume(command) => command.run(&settings).await,
-            Command::Retry(command) => command.run(&settings).await,
-            Command::Send(command) => command.run(&settings).await,
-            Command::ForkPreview(command) => command.run(&settings).await,
-            Command::Dash(command) => command.run(&settings).await,
-            Command::Approve(command) => command.run(&settings, true).await,
-            Command::Deny(command) => command.run(&settings, false).await,
-            Command::Cancel(command) => command.run(&settings).await,
-            Command::Clear(command) => command.run(&settings).await,
-            Command::Pause(command) => command.pause(&settings).await,
-            Command::Continue(command) => command.go_on(&settings).await,
-            Command::Prune(command) => command.run(&settings).await,
-            Command::Hosts(command) => command.run(&settings).await,
-            Command::Auth(command) => command.run(&settings).await,
-            Command::Doctor(command) => command.run(&settings).await,
-            Command::Daemon(command) => command.run(&settings).await,
+            Command::Run(command) => command.run(settings, editor).await,
+            Command::List(command) => command.run(settings).await,
+            Command::Output(command) => command.run(settings).await,
+            Command::Logs(command) => command.run(settings).await,
+            Command::Wait(command) => command.run(settings).await,
+            Command::Batch(command) => command.run(settings).await,
+            Command::Status(command) => command.run(settings).await,
+            Command::Stats(command) => command.run(settings).await,
+            Command::Resume(command) => command.run(settings).await,
+            Command::Retry(command) => command.run(settings).await,
+            Command::Send(command) => command.run(settings).await,
+            Command::ForkPreview(command) => command.run(settings).await,
+            Command::Dash(command) => command.run(settings).await,
+            Command::Approve(command) => command.run(settings, true).await,
+            Command::Deny(command) => command.run(settings, false).await,
+            Command::Cancel(command) => command.run(settings).await,
+            Command::Clear(command) => command.run(settings).await,
+            Command::Pause(command) => command.pause(settings).await,
+            Command::Continue(command) => command.go_on(settings).await,
+            Command::Prune(command) => command.run(settings).await,
+            Command::Hosts(command) => command.run(settings).await,
+            Command::Auth(command) => command.run(settings).await,
+            Command::Doctor(command) => command.run(settings).await,
+            Command::Daemon(command) => command.run(settings).await,
             Command::Agents(_)
             | Command::Demo(_)
             | Command::Mcp(_)
@@ -319,8 +320,15 @@ fn complain(what: &str, error: &anyhow::Error) {
     show::note(&format!("{what}: {}", chain.join(": ").replace('\n', "\n  ")));
 }
 
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+/// Runs a verb in a runtime of its own. Never inlined, and called with a closure: futures of verbs are large, and a
+/// caller with all of them in its frame touches tens of pages of stack, which takes time at the start of every MCP
+/// conversation.
+#[inline(never)]
+fn block_on<T, F>(verb: impl FnOnce() -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = anyhow::Result<T>>,
+{
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(verb())
 }
 
 /// The caller of this command: the shell, unless ASYNCAGENTS_PARENT names another parent.

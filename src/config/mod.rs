@@ -132,10 +132,14 @@ impl Settings {
         // checked as they are set, so that an error names the layer it comes from.
         set_from_environment(&mut table, environment)?;
         set_from_flags(&mut table, flags);
-        let config: Config = table.try_into().map_err(|source| Error::Unusable {
-            file: config_file.clone(),
-            source: Box::new(source),
-        })?;
+        // Most users set nothing, and to read nothing takes time at the start of every MCP conversation.
+        let config: Config = match table.is_empty() {
+            true => Config::default(),
+            false => table.try_into().map_err(|source| Error::Unusable {
+                file: config_file.clone(),
+                source: Box::new(source),
+            })?,
+        };
         Ok(Settings {
             child_variables: environment.for_children(&config.agent.environment),
             daemon_variables: environment.for_the_daemon(&config.agent.environment),
@@ -285,6 +289,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
 
 fn read_file(file: &Path) -> Result<Option<Table>, Error> {
     match std::fs::read_to_string(file) {
+        Ok(text) if text.is_empty() => Ok(Some(Table::new())),
         Ok(text) => parse(&text, file).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(Error::Unreadable { file: file.to_owned(), source }),

@@ -305,13 +305,6 @@ fn open_store(
     // From here on, every end is owed to those who want to be told: first of all those of tasks in quarantine.
     drop(store.alerts().set_channels(channels));
     // Not fatal: a store that cannot be written reports so with every command, and can still be read.
-    if let Err(error) = store.integrity().quarantine_rows_at_start() {
-        let error = &error as &dyn std::error::Error;
-        tracing::error!(
-            error,
-            "small tables not checked at start; a bad row may keep others from being read"
-        );
-    }
     if let Err(error) = store.integrity().quarantine_live() {
         let error = &error as &dyn std::error::Error;
         tracing::error!(

@@ -15,7 +15,7 @@ use super::Api;
 use super::body::Params;
 use super::error::ApiError;
 use super::tasks::seconds;
-use crate::supervisor::{DrainGuard, DrainOutcome, QuarantinedRow, QuarantinedTask, StoreCheck};
+use crate::supervisor::{DrainGuard, DrainOutcome, QuarantinedTask, StoreCheck, UnreadableRow};
 use crate::wire::{CheckView, HealthView, PROTOCOL};
 
 /// The key of warnings about damaged stores that were set aside.
@@ -67,7 +67,7 @@ fn warnings(api: &Api) -> Vec<String> {
     let damage = api.supervisor.store_damage();
     let found = api.supervisor.newly_quarantined();
     let quarantined = (!found.is_empty()).then(|| in_quarantine(&found));
-    let rows = rows_in_quarantine(&api.supervisor.newly_quarantined_rows());
+    let rows = mended_rows(&api.supervisor.newly_mended());
     let quarantined = quarantined.into_iter().chain(rows);
     damage.into_iter().chain(api.warnings.all()).chain(quarantined).collect()
 }
@@ -92,21 +92,35 @@ fn in_quarantine(found: &[QuarantinedTask]) -> String {
     }
 }
 
+fn mended_rows(mended: &[UnreadableRow]) -> Option<String> {
+    (!mended.is_empty()).then(|| {
+        format!(
+            "records of the task store were damaged, in its tables {}; what could not be read of them \
+             was replaced",
+            tables(mended)
+        )
+    })
+}
+
+fn unreadable_rows(unreadable: &[UnreadableRow]) -> Option<String> {
+    (!unreadable.is_empty()).then(|| {
+        format!(
+            "rows of the task store cannot be read and are left out, in its tables {}; the others are \
+             not affected",
+            tables(unreadable)
+        )
+    })
+}
+
 /// By table, because such rows have no name that anybody knows.
-fn rows_in_quarantine(found: &[QuarantinedRow]) -> Option<String> {
+fn tables(rows: &[UnreadableRow]) -> String {
     let mut tables: BTreeMap<&str, usize> = BTreeMap::new();
-    for row in found {
+    for row in rows {
         *tables.entry(&row.table).or_default() += 1;
     }
     let named: Vec<String> =
         tables.iter().map(|(table, rows)| format!("`{table}` ({rows})")).collect();
-    (!named.is_empty()).then(|| {
-        format!(
-            "rows of the task store were damaged and set aside, in its tables {}; the others are not \
-             affected",
-            named.join(", ")
-        )
-    })
+    named.join(", ")
 }
 
 /// Reads the whole store from end to end, for `asyncagents doctor`. With a long history that takes minutes, so
@@ -114,7 +128,7 @@ fn rows_in_quarantine(found: &[QuarantinedRow]) -> Option<String> {
 pub(super) async fn check(State(api): State<Api>) -> Result<Json<CheckView>, ApiError> {
     let supervisor = api.supervisor.clone();
     let checked = tokio::task::spawn_blocking(move || supervisor.check_store());
-    let StoreCheck { problems, tasks, rows } = match checked.await {
+    let StoreCheck { problems, tasks, mended, unreadable } = match checked.await {
         Ok(checked) => checked?,
         Err(_) => StoreCheck {
             problems: vec!["the check crashed; the daemon's log says why".to_owned()],
@@ -122,7 +136,11 @@ pub(super) async fn check(State(api): State<Api>) -> Result<Json<CheckView>, Api
         },
     };
     let warnings = (!tasks.is_empty()).then(|| in_quarantine(&tasks));
-    let warnings = warnings.into_iter().chain(rows_in_quarantine(&rows)).collect();
+    let warnings = warnings
+        .into_iter()
+        .chain(mended_rows(&mended))
+        .chain(unreadable_rows(&unreadable))
+        .collect();
     Ok(Json(CheckView { problems, warnings }))
 }
 

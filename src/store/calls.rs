@@ -85,7 +85,7 @@ impl Calls<'_> {
             "SELECT {COLUMNS} FROM tool_call INDEXED BY tool_call_open
              WHERE settled_at IS NULL ORDER BY created_at, id"
         );
-        self.store.read(|db| Ok(db.query_all(&open, (), call)?))
+        self.store.read(|db| Ok(db.query_readable(&open, (), call)?))
     }
 
     /// Writes the outcome; one that the client has received is not changed any more.

@@ -12,7 +12,7 @@ impl Instances<'_> {
     /// Names and addresses.
     pub fn all(&self) -> Result<Vec<(String, String)>, Error> {
         self.store.read(|db| {
-            Ok(db.query_all("SELECT name, address FROM instance", (), |row| {
+            Ok(db.query_readable("SELECT name, address FROM instance", (), |row| {
                 Ok((row.get(0)?, row.get(1)?))
             })?)
         })

@@ -77,8 +77,9 @@ impl Intents<'_> {
 
     /// Launches that were cut off, or are under way.
     pub fn all(&self) -> Result<Vec<Intent>, Error> {
-        self.store
-            .read(|db| Ok(db.query_all("SELECT * FROM intent ORDER BY created_at", (), intent)?))
+        self.store.read(|db| {
+            Ok(db.query_readable("SELECT * FROM intent ORDER BY created_at", (), intent)?)
+        })
     }
 
     pub fn get(&self, nonce: &str) -> Result<Option<Intent>, Error> {

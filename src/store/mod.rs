@@ -61,7 +61,7 @@ pub use quarantine::QuarantinedTask;
 pub use rows::Run;
 pub use sessions::{Messages, Session};
 pub use slots::SlotCounts;
-pub use sqlite::bad_rows::QuarantinedRow;
+pub use sqlite::bad_rows::UnreadableRow;
 pub use sqlite::open::OpenOutcome;
 pub use sqlite::repair::{RepairReport, repair};
 pub use status::{Group, Snapshot, Tally, Totals};
@@ -104,7 +104,7 @@ struct Inner {
     damage: Arc<damage::Latch>,
     /// What this process has put into quarantine.
     quarantined: Mutex<Vec<QuarantinedTask>>,
-    quarantined_rows: Mutex<Vec<QuarantinedRow>>,
+    mended: Mutex<Vec<UnreadableRow>>,
     brief: Brief,
     /// By which people are told.
     channels: writer::Channels,
@@ -188,7 +188,7 @@ impl Store {
             pruned: watch::Sender::new(0),
             damage,
             quarantined: Mutex::default(),
-            quarantined_rows: Mutex::default(),
+            mended: Mutex::default(),
             brief,
             channels,
         };

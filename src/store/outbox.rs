@@ -42,7 +42,7 @@ pub struct OwedNotice {
 /// Batch size: how many are read at a time. A long outage must not make the daemon hold all that was owed meanwhile.
 pub const MOST_DUE: usize = 512;
 
-const OWED: &str = "n.seq, t.id, t.short_id, t.description, t.development, n.parent_host, \
+const OWED: &str = "n.seq, t.id, t.short_id, t.description, t.development = 1, n.parent_host, \
     n.parent_session, t.parent_agent, n.message_id, n.wake, n.batch_ended, n.batch_total, \
     n.quiet_seconds, n.attempts, t.seq";
 const OWED_COLUMNS: usize = 15;
@@ -53,7 +53,9 @@ const JOINED: &str = "JOIN task t ON t.seq = n.task \
 fn of_task() -> String {
     format!(
         "SELECT {OWED}, {RUN} FROM notice n {JOINED}
-         WHERE n.task = ?1 AND (n.delivered_at IS NULL OR n.parent_host = '{MAILBOX}' AND n.read_at IS NULL) ORDER BY n.seq"
+         WHERE n.task = ?1
+           AND (n.delivered_at IS NULL OR n.parent_host = '{MAILBOX}' AND n.read_at IS NULL)
+         ORDER BY n.seq"
     )
 }
 
@@ -72,16 +74,17 @@ pub(super) fn decode_owed(db: &Connection, task: i64) -> Result<(), Error> {
     Ok(())
 }
 
-/// The first of those notices that cannot be decoded.
-pub(super) fn first_undecodable(db: &Connection, task: i64) -> Result<Option<i64>, Error> {
+/// The numbers of those notices that cannot be decoded.
+pub(super) fn undecodable(db: &Connection, task: i64) -> Result<Vec<i64>, Error> {
     let mut of_task = db.prepare(&of_task())?;
     let mut found = of_task.query([task])?;
+    let mut undecodable = Vec::new();
     while let Some(row) = found.next()? {
         if owed(row).is_err() {
-            return Ok(Some(row.get(0)?));
+            undecodable.push(row.get(0)?);
         }
     }
-    Ok(None)
+    Ok(undecodable)
 }
 
 fn decode(row: Row<'_>) -> Result<OwedNotice, Error> {

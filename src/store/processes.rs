@@ -51,13 +51,13 @@ impl Processes<'_> {
 
     pub fn all(&self) -> Result<Vec<RecordedProcess>, Error> {
         self.store.read(|db| {
-            Ok(db.query_all("SELECT * FROM process ORDER BY created_at", (), process)?)
+            Ok(db.query_readable("SELECT * FROM process ORDER BY created_at", (), process)?)
         })
     }
 
     pub fn of(&self, session: &SessionId) -> Result<Vec<RecordedProcess>, Error> {
         self.store.read(|db| {
-            Ok(db.query_all(
+            Ok(db.query_readable(
                 "SELECT * FROM process WHERE session = ?1",
                 [session.as_str()],
                 process,
@@ -66,14 +66,15 @@ impl Processes<'_> {
     }
 }
 
+/// With the marker alone everything that the command started is found and killed, so nothing else has to be readable.
 fn process(row: Row<'_>) -> Result<RecordedProcess, sql::Error> {
     Ok(RecordedProcess {
         marker: row.get(0)?,
         session: row.get(1)?,
-        call: row.get(2)?,
-        guard_pid: row.get(3)?,
-        guard_start: row.get::<i64>(4)?.cast_unsigned(),
-        boot_id: row.get(5)?,
-        created_at: row.get(6)?,
+        call: row.get(2).unwrap_or_default(),
+        guard_pid: row.get(3).unwrap_or_default(),
+        guard_start: row.get::<i64>(4).unwrap_or_default().cast_unsigned(),
+        boot_id: row.get(5).unwrap_or_default(),
+        created_at: row.get(6).unwrap_or(Timestamp::EPOCH),
     })
 }

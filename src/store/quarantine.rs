@@ -6,11 +6,13 @@
 //! (`Store::read`). When the daemon starts, all live tasks are inspected, so that the supervisor need not expect
 //! one. Nothing here decodes a row before it was repaired; what resists even that is deleted, its original kept.
 
+use std::time::Duration;
+
 use super::events::publish;
 use super::outbox::{self, NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, TASK};
 use super::sql::{Connection, Params, Value};
-use super::sqlite::bad_rows::{self, LONGEST_WAIT, QuarantinedRow};
+use super::sqlite::bad_rows::{self, UnreadableRow};
 use super::sqlite::{Column, columns};
 use super::stored::{budget_text, progress_text};
 use super::subjects::Integrity;
@@ -22,6 +24,9 @@ use crate::task::{Budget, MessageId, Progress, Status, Task, Timestamp};
 
 /// How many tasks on either side of a bad one are inspected, too: rows are damaged by the page.
 const AROUND: i64 = 100;
+
+/// How long a read waits for the writer to put a task into quarantine. It blocks a thread of the runtime.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A task that was put into quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +41,7 @@ pub struct QuarantinedTask {
 #[derive(Default)]
 struct Inspection {
     tasks: Vec<QuarantinedTask>,
-    rows: Vec<QuarantinedRow>,
+    rows: Vec<UnreadableRow>,
 }
 
 /// Which tasks to inspect.
@@ -68,8 +73,23 @@ impl Integrity<'_> {
         })
     }
 
-    /// Decodes every task there is and what is owed of it, and looks through the other tables; what cannot be
-    /// decoded is in quarantine afterwards.
+    /// Runs and notices that were mended.
+    pub fn mended(&self) -> Result<Vec<UnreadableRow>, Error> {
+        self.store.read(|db| {
+            let all = "SELECT source, field FROM mended_row ORDER BY seq";
+            Ok(db.query_all(all, (), |row| {
+                Ok(UnreadableRow { table: row.get(0)?, field: row.get(1)? })
+            })?)
+        })
+    }
+
+    /// Those that this process mended.
+    pub fn newly_mended(&self) -> Vec<UnreadableRow> {
+        self.store.0.mended.lock().clone()
+    }
+
+    /// Decodes every task there is and what is owed of it; what cannot be decoded is in quarantine or mended
+    /// afterwards.
     pub fn inspect_all(&self) -> Result<(), Error> {
         let mut after = 0;
         loop {
@@ -100,7 +120,7 @@ impl Integrity<'_> {
             };
             match last {
                 Some(last) => after = last,
-                None => return self.quarantine_all_rows(),
+                None => return Ok(()),
             }
         }
     }
@@ -135,7 +155,14 @@ impl Integrity<'_> {
         let Inspection { tasks, rows } = inspected.wait(LONGEST_WAIT)?;
         let number = tasks.len() + rows.len();
         self.store.0.quarantined.lock().extend(tasks);
-        self.note_rows(rows);
+        for UnreadableRow { table, field } in &rows {
+            tracing::error!(
+                table,
+                field,
+                "row was unreadable; it was mended, and the original kept"
+            );
+        }
+        self.store.0.mended.lock().extend(rows);
         Ok(number)
     }
 }
@@ -169,32 +196,45 @@ fn inspect(
 }
 
 /// Mends notices that are owed of a task and cannot be decoded, with the runs they are about: one would hold up those
-/// of every other parent. The end of the current run is owed once more, under another message id; any other notice that
-/// stays unreadable is given up.
-fn mend_owed(db: &Connection, seq: i64) -> Result<Vec<QuarantinedRow>, Error> {
+/// of every other parent.
+fn mend_owed(db: &Connection, seq: i64) -> Result<Vec<UnreadableRow>, Error> {
     let mut mended = Vec::new();
-    while let Err(Error::UnreadableTask { field, .. }) = outbox::decode_owed(db, seq) {
-        let Some(notice) = outbox::first_undecodable(db, seq)? else { break };
+    for notice in outbox::undecodable(db, seq)? {
         let about = "SELECT r.seq FROM run r JOIN notice n ON r.task = n.task AND r.n = n.run
                      WHERE n.seq = ?1";
         for run in numbers(db, about, [notice])? {
-            bad_rows::keep(db, "run", &format!("seq = {run}"), &field)?;
-            replace_unreadable(db, "run", run)?;
+            mended.extend(mend(db, "run", run)?);
         }
-        if outbox::first_undecodable(db, seq)? == Some(notice) {
-            bad_rows::keep(db, "notice", &format!("seq = {notice}"), &field)?;
-            let is_end = "SELECT EXISTS (SELECT 1 FROM notice n JOIN task t ON t.seq = n.task
-                          WHERE n.seq = ?1 AND n.nth = 0 AND n.run = t.run AND t.slot = 0)";
-            let is_end: bool = db.query_one(is_end, [notice], |row| row.get(0))?;
-            db.execute("DELETE FROM notice WHERE seq = ?1", [notice])?;
-            if let (true, Some(task)) = (is_end, read(db, seq)?) {
-                let at = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
-                tell(db, seq, &task, db.query_one(at, (), |row| row.get(0))?)?;
-            }
+        // A run is read with what was said to it besides its prompt.
+        for further in numbers(db, "SELECT seq FROM further_prompt WHERE task = ?1", [seq])? {
+            mended.extend(mend(db, "further_prompt", further)?);
         }
-        mended.push(QuarantinedRow { table: "notice".to_owned(), field });
+        mended.extend(mend(db, "notice", notice)?);
     }
     Ok(mended)
+}
+
+/// Replaces what cannot be read of a row, and keeps the original for a person to look at. `None`: all can be read.
+fn mend(db: &Connection, table: &str, seq: i64) -> Result<Option<UnreadableRow>, Error> {
+    let substitutes = substitutes(db, table, seq)?;
+    let Some((field, _)) = substitutes.first().cloned() else { return Ok(None) };
+    let at = now(db)?;
+    db.execute(
+        &format!(
+            "INSERT INTO mended_row (source, field, at, original)
+             SELECT ?1, ?2, ?3, {} FROM {table} WHERE seq = ?4",
+            bad_rows::literals(db, table)?
+        ),
+        (table, &field, at, seq),
+    )?;
+    substitute(db, table, seq, &substitutes)?;
+    // Whether a message of the old id has been delivered cannot be found out any more. One of no id's form would be
+    // refused by its host for ever.
+    if table == "notice" && substitutes.iter().any(|(field, _)| field == "message_id") {
+        let id = message_id(db, at)?;
+        db.execute("UPDATE notice SET message_id = ?2 WHERE seq = ?1", (seq, id.as_str()))?;
+    }
+    Ok(Some(UnreadableRow { table: table.to_owned(), field }))
 }
 
 /// One that resists repair is deleted, its original kept in the quarantine: it must not hold up the others for
@@ -215,9 +255,7 @@ fn isolate_or_delete(
             drop(savepoint);
             let error = &error as &dyn std::error::Error;
             tracing::error!(seq, field, error, "task repair failed; task deleted, original kept");
-            let at = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
-            let at: i64 = db.query_one(at, (), |row| row.get(0))?;
-            keep_original(db, seq, &field, at)?;
+            keep_original(db, seq, &field, now(db)?)?;
             db.execute("DELETE FROM task WHERE seq = ?1", [seq])?;
             Ok(QuarantinedTask { name: format!("number {seq}"), field })
         }
@@ -251,15 +289,16 @@ pub(super) fn isolate(
     seq: i64,
     field: String,
 ) -> Result<QuarantinedTask, Error> {
-    let at: i64 =
-        db.query_one("SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)", (), |row| row.get(0))?;
+    let at = now(db)?;
     keep_original(db, seq, &field, at)?;
     // Asked before `end`, which sets the slot to 0.
     let was_live: bool =
         db.query_one("SELECT slot IN (1, 2, 3) FROM task WHERE seq = ?1", [seq], |row| row.get(0))?;
-    replace_unreadable(db, "task", seq)?;
-    for run in numbers(db, "SELECT seq FROM run WHERE task = ?1", [seq])? {
-        replace_unreadable(db, "run", run)?;
+    substitute(db, "task", seq, &substitutes(db, "task", seq)?)?;
+    for table in ["run", "further_prompt"] {
+        for row in numbers(db, &format!("SELECT seq FROM {table} WHERE task = ?1"), [seq])? {
+            mend(db, table, row)?;
+        }
     }
     end(db, seq, &field, at)?;
     let Some(task) = read(db, seq)? else { return Err(Error::RolledBack) };
@@ -277,15 +316,13 @@ pub(super) fn isolate(
     Ok(QuarantinedTask { name, field })
 }
 
-/// Keeps the row as SQL literals (`quote`), which can represent any bytes, for a person to look at.
+/// Keeps the row as SQL literals for a person to look at.
 fn keep_original(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), Error> {
-    let quoted: Vec<String> =
-        columns(db, "task")?.iter().map(|column| format!("quote({})", column.name)).collect();
     db.execute(
         &format!(
             "INSERT OR REPLACE INTO quarantine (task, name, field, at, original)
              SELECT seq, '', ?2, ?3, {} FROM task WHERE seq = ?1",
-            quoted.join(" || ', ' || ")
+            bad_rows::literals(db, "task")?
         ),
         (seq, field, at),
     )?;
@@ -330,54 +367,75 @@ fn tell(db: &Connection, seq: i64, task: &Task, at: i64) -> Result<(), Error> {
     if db.query_one(has_notice, (seq, task.run), |row| row.get(0))? {
         return Ok(());
     }
-    let dice: Vec<u8> = db.query_one("SELECT randomblob(16)", (), |row| row.get(0))?;
-    let dice: [u8; 16] = dice.try_into().unwrap_or_default();
-    let message_id = MessageId::mint((at.max(0) as u64) << 12, &dice);
+    let message_id = message_id(db, at)?;
     let (kind, at) = (NoticeKind::End, Timestamp::from_millis(at));
     owe(db, seq, task, &NewNotice { kind, message_id: &message_id, wake: true, at })
 }
 
+fn message_id(db: &Connection, at: i64) -> Result<MessageId, Error> {
+    let dice: Vec<u8> = db.query_one("SELECT randomblob(16)", (), |row| row.get(0))?;
+    let dice: [u8; 16] = dice.try_into().unwrap_or_default();
+    Ok(MessageId::mint((at.max(0) as u64) << 12, &dice))
+}
+
+fn now(db: &Connection) -> Result<i64, Error> {
+    let now = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+    Ok(db.query_one(now, (), |row| row.get(0))?)
+}
+
 /// The largest number in a column that is read as `u32`, and those columns.
 const SMALL: i64 = u32::MAX as i64;
-const COUNTS: [&str; 3] = ["depth", "run", "n"];
+const COUNTS: [&str; 4] = ["depth", "run", "n", "attempts"];
 
 /// The replacement for a value that cannot be decoded.
+#[derive(Clone)]
 enum Substitute {
     Null,
     Zero,
-    Text,
+    /// What is readable of a text stays.
+    Text(String),
 }
 
-/// Replaces values of a type that their column cannot have, and text that is not UTF-8, column by column and
-/// without decoding the row. What is readable of a text stays.
-fn replace_unreadable(db: &Connection, table: &str, seq: i64) -> Result<(), Error> {
+/// Replacements for values of a type that their column cannot have, and for text that is not UTF-8, column by column
+/// and without decoding the row.
+fn substitutes(db: &Connection, table: &str, seq: i64) -> Result<Vec<(String, Substitute)>, Error> {
+    let mut substitutes = Vec::new();
     for column in columns(db, table)? {
         let is_text = column.is_text();
         let Column { name, required, .. } = column;
         let select = format!("SELECT {name} FROM {table} WHERE seq = ?1");
-        let mut text = String::new();
         let substitute = db.query_one(&select, [seq], |row| {
             Ok(match row.value(0)? {
                 Value::Text(bytes) if is_text && std::str::from_utf8(bytes).is_ok() => None,
                 Value::Text(bytes) | Value::Blob(bytes) if is_text => {
-                    text = String::from_utf8_lossy(bytes).into_owned();
-                    Some(Substitute::Text)
+                    Some(Substitute::Text(String::from_utf8_lossy(bytes).into_owned()))
                 }
                 Value::Integer(0..=SMALL) if !is_text => None,
                 Value::Integer(0..) if !is_text && !COUNTS.contains(&name.as_str()) => None,
                 Value::Null if !required => None,
                 _ if !required => Some(Substitute::Null),
-                _ if is_text => Some(Substitute::Text),
+                _ if is_text => Some(Substitute::Text(String::new())),
                 _ => Some(Substitute::Zero),
             })
         })?;
-        let substitute = match substitute {
-            None => continue,
-            Some(Substitute::Null) => Value::Null,
-            Some(Substitute::Zero) => Value::Integer(0),
-            Some(Substitute::Text) => Value::Text(text.as_bytes()),
+        substitutes.extend(substitute.map(|substitute| (name, substitute)));
+    }
+    Ok(substitutes)
+}
+
+fn substitute(
+    db: &Connection,
+    table: &str,
+    seq: i64,
+    substitutes: &[(String, Substitute)],
+) -> Result<(), Error> {
+    for (name, substitute) in substitutes {
+        let value = match substitute {
+            Substitute::Null => Value::Null,
+            Substitute::Zero => Value::Integer(0),
+            Substitute::Text(text) => Value::Text(text.as_bytes()),
         };
-        db.execute(&format!("UPDATE {table} SET {name} = ?2 WHERE seq = ?1"), (seq, substitute))?;
+        db.execute(&format!("UPDATE {table} SET {name} = ?2 WHERE seq = ?1"), (seq, value))?;
     }
     Ok(())
 }
@@ -392,40 +450,74 @@ mod tests {
 
     use rusqlite::Connection;
 
+    use super::outbox::OwedNotice;
     use super::*;
     use crate::store::prune::tests::History;
     use crate::task::{MAILBOX, TaskId};
 
     #[tokio::test]
-    async fn a_notice_that_cannot_be_read_holds_up_no_other_and_an_end_is_owed_again() {
+    async fn a_notice_that_cannot_be_read_is_mended_and_holds_up_no_other() {
         let history = History::new();
         let mut tasks = Vec::new();
-        for name in ["good", "odd", "older", "last"] {
+        for name in ["good", "odd", "older", "flag", "id", "last"] {
             let task = history.launch(name, "general", "batch", "scripted").await;
             tasks.push(history.finish(&task, 1).await);
         }
         // The bad notice of this one is of an earlier run.
         history.resume(&tasks[2]).await;
         let store = &history.store;
+        let now = Timestamp::from_millis(i64::MAX / 2);
+        let due = || {
+            let due = store.outbox().due(now, Duration::MAX, &Default::default()).unwrap();
+            let told = |notice: &OwedNotice| (notice.task.to_string(), notice.message_id.clone());
+            due.iter().map(told).collect::<Vec<_>>()
+        };
+        let before = due();
         let db = Connection::open(history.file()).unwrap();
         db.execute_batch(
-            "UPDATE notice SET attempts = 'often' WHERE task = 2;
-             UPDATE run SET message_id = x'ff00' WHERE task = 3 AND n = 0;",
+            "UPDATE notice SET attempts = 'often' WHERE task IN (2, 3);
+             UPDATE run SET message_id = x'ff00' WHERE task = 3 AND n = 0;
+             UPDATE task SET development = 'x' WHERE seq = 4;
+             UPDATE notice SET message_id = CAST(x'ff' AS TEXT) WHERE task = 5;",
         )
         .unwrap();
-        let now = Timestamp::from_millis(i64::MAX / 2);
-        let due = store.outbox().due(now, Duration::MAX, &Default::default()).unwrap();
-        let due: Vec<&str> = due.iter().map(|notice| notice.task.as_str()).collect();
-        assert_eq!(due, ["good", "older", "last", "odd"]);
-        let row = |field: &str| {
-            let (table, field) = ("notice".to_owned(), field.to_owned());
-            QuarantinedRow { table, field }
-        };
-        assert_eq!(
-            store.integrity().newly_quarantined_rows(),
-            [row("attempts"), row("message_id")]
-        );
+        let mut after = due();
+        // Only the id that is lost is another.
+        let id = std::mem::replace(&mut after[4].1, before[4].1.clone());
+        assert_eq!(after, before);
+        assert_ne!(id, before[4].1);
+        assert!(id.as_str().starts_with("msg_"), "{id:?}");
+        let mended = [
+            ("notice", "attempts"),
+            ("run", "message_id"),
+            ("notice", "attempts"),
+            ("notice", "message_id"),
+        ];
+        let mended = mended.map(|(table, field)| {
+            let (table, field) = (table.to_owned(), field.to_owned());
+            UnreadableRow { table, field }
+        });
+        assert_eq!(store.integrity().newly_mended(), mended);
+        assert_eq!(store.integrity().mended().unwrap(), mended);
         assert_eq!(store.integrity().newly_quarantined(), []);
+    }
+
+    #[tokio::test]
+    async fn what_was_said_to_a_task_and_cannot_be_read_does_not_take_the_task_along() {
+        let history = History::new();
+        let task = history.launch("told", "general", "batch", "scripted").await;
+        history.finish(&task, 1).await;
+        let db = Connection::open(history.file()).unwrap();
+        db.execute_batch(
+            "INSERT INTO further_prompt (task, run, text, created_at, message_id, sent_at)
+               VALUES (1, 0, CAST(x'4100ff42' AS TEXT), 1, x'ff00', 1)",
+        )
+        .unwrap();
+        history.store.integrity().inspect_all().unwrap();
+        assert_eq!(history.store.tasks().get(&task.id).unwrap().unwrap().id, task.id);
+        let kept = "SELECT original FROM mended_row";
+        let kept: String = db.query_row(kept, [], |row| row.get(0)).unwrap();
+        assert_eq!(kept, "1, 1, 0, CAST(x'4100FF42' AS TEXT), NULL, 1, X'FF00', 1, 0");
     }
 
     #[tokio::test]

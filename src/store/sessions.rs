@@ -92,7 +92,8 @@ impl Sessions<'_> {
     /// Sessions that were at work when the last daemon stopped, however it stopped.
     pub fn running(&self) -> Result<Vec<SessionId>, Error> {
         self.store.read(|db| {
-            Ok(db.query_all("SELECT id FROM session WHERE running = 1", (), |row| row.get(0))?)
+            Ok(db
+                .query_readable("SELECT id FROM session WHERE running = 1", (), |row| row.get(0))?)
         })
     }
 

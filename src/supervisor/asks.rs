@@ -254,11 +254,11 @@ impl Supervisor {
         by: Answerer,
         key: Option<&str>,
     ) -> Result<Vec<PermissionRequest>, Error> {
+        let _turn = self.0.launches.turn_of(key).await;
         let mut open = self.asks();
         let mut given = self.given(key)?;
         if open.iter().any(|asked| asked.ask.id == reference) {
             open.retain(|asked| asked.ask.id == reference);
-            given.clear();
         } else if given.iter().any(|given| given.ask.id == reference) {
             given.retain(|given| given.ask.id == reference);
             return Ok(given);
@@ -269,18 +269,21 @@ impl Supervisor {
                 Error::NoSuchTask(reference) => Error::NothingAsked(reference),
                 other => other,
             })?;
-            open.retain(|request| request.task == task.id);
             given.retain(|request| request.task == task.id);
+            // Not what the task has asked for since: who repeats the call has not seen that.
+            if !given.is_empty() {
+                return Ok(given);
+            }
+            open.retain(|request| request.task == task.id);
         }
-        if open.is_empty() && given.is_empty() {
+        if open.is_empty() {
             return Err(Error::NothingAsked(reference.to_owned()));
         }
         // Stops at the first failure; what was answered by then stays answered.
         for asked in &open {
             self.0.asks.answer(asked, answer, by.clone(), key).await?;
         }
-        given.extend(open);
-        Ok(given)
+        Ok(open)
     }
 
     /// The requests that were answered under this key.

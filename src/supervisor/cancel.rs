@@ -41,7 +41,10 @@ impl Supervisor {
         key: Option<String>,
     ) -> Result<CancelOutcome, Error> {
         let (supervisor, caller) = (self.clone(), caller.clone());
-        let work = async move { supervisor.cancel_all(&caller, target, key.as_deref()).await };
+        let work = async move {
+            let _turn = supervisor.0.launches.turn_of(key.as_deref()).await;
+            supervisor.cancel_all(&caller, target, key.as_deref()).await
+        };
         let cancelling = self.0.core.spawn(work);
         cancelling.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
     }

@@ -21,6 +21,9 @@ impl Supervisor {
         caller: &Caller,
         key: Option<String>,
     ) -> Result<ClearOutcome, Error> {
+        // Not the cancel's own turn, which is taken below.
+        let turn = key.as_ref().map(|key| format!("clear {key}"));
+        let _turn = self.0.launches.turn_of(turn.as_deref()).await;
         let store = self.0.core.store();
         let before = store.keyed_changes().so_far(key.as_deref())?.cleared() as usize;
         let cancelled = self.cancel_once(caller, Target::All, key.clone()).await?.tasks.len();

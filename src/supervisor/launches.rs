@@ -47,6 +47,14 @@ impl Launches {
         self.keys.take(key).await
     }
 
+    /// The same for a call that may have no key.
+    pub(super) async fn turn_of(&self, key: Option<&str>) -> Option<Turn> {
+        match key {
+            Some(key) => Some(self.turn(key).await),
+            None => None,
+        }
+    }
+
     /// `None` while a launch with this key is under way.
     pub(super) fn try_turn(&self, key: &str) -> Option<Turn> {
         self.keys.try_take(key)

@@ -110,8 +110,8 @@ use crate::metrics::Metrics;
 use crate::notify::Notifier;
 use crate::store::{self, Resolution, Store};
 pub use crate::store::{
-    Direction, Field, Filter, Group, NewCall, QuarantinedRow, QuarantinedTask, QueueLength,
-    Retention, Snapshot, Sort, StoredCall, Totals, Window,
+    Direction, Field, Filter, Group, NewCall, QuarantinedTask, QueueLength, Retention, Snapshot,
+    Sort, StoredCall, Totals, UnreadableRow, Window,
 };
 use crate::task::lifecycle::{self, ResumePolicy};
 use crate::task::queue::Limits;

@@ -17,6 +17,7 @@ impl Supervisor {
 
     /// The same under the caller's idempotency key: a repeat counts what the first call has deleted.
     pub async fn prune_once(&self, keep: &Retention, key: Option<String>) -> Result<u64, Error> {
+        let _turn = self.0.launches.turn_of(key.as_deref()).await;
         let before = self.0.core.store().keyed_changes().so_far(key.as_deref())?.pruned();
         let now = self.0.core.clock().now();
         Ok(before + self.prune_at(keep, key.as_deref(), now).await?)

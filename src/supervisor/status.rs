@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Error, Supervisor};
 use crate::store::{
-    Filter, Group, QuarantinedRow, QuarantinedTask, QueueLength, Snapshot, Sort, Totals, Window,
+    Filter, Group, QuarantinedTask, QueueLength, Snapshot, Sort, Totals, UnreadableRow, Window,
 };
 use crate::task::queue::Limits;
 use crate::task::trends::{Span, Trends};
@@ -17,9 +17,11 @@ use crate::task::{BatchId, RunEvent, Task, TaskId};
 pub struct StoreCheck {
     /// What is wrong with the file.
     pub problems: Vec<String>,
-    /// Tasks that could not be read, and rows of other tables.
+    /// Tasks that could not be read, and runs and notices that were mended.
     pub tasks: Vec<QuarantinedTask>,
-    pub rows: Vec<QuarantinedRow>,
+    pub mended: Vec<UnreadableRow>,
+    /// Rows of other tables that cannot be read.
+    pub unreadable: Vec<UnreadableRow>,
 }
 
 impl Supervisor {
@@ -69,9 +71,9 @@ impl Supervisor {
         self.0.core.store().integrity().newly_quarantined()
     }
 
-    /// The same of rows of other tables.
-    pub fn newly_quarantined_rows(&self) -> Vec<QuarantinedRow> {
-        self.0.core.store().integrity().newly_quarantined_rows()
+    /// Runs and notices that this process mended.
+    pub fn newly_mended(&self) -> Vec<UnreadableRow> {
+        self.0.core.store().integrity().newly_mended()
     }
 
     /// Full integrity check: what is wrong with the store, and which tasks and other rows could not be read.
@@ -82,8 +84,8 @@ impl Supervisor {
             self.0.core.store().integrity().inspect_all()?;
         }
         let integrity = self.0.core.store().integrity();
-        let (tasks, rows) = (integrity.quarantined()?, integrity.quarantined_rows()?);
-        Ok(StoreCheck { problems, tasks, rows })
+        let (tasks, mended) = (integrity.quarantined()?, integrity.mended()?);
+        Ok(StoreCheck { problems, tasks, mended, unreadable: integrity.unreadable_rows()? })
     }
 
     pub fn totals(&self) -> Result<Totals, Error> {

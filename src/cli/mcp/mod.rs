@@ -22,7 +22,7 @@ use self::program::Program;
 use super::changes::{Changes, State};
 use super::files::{read, write, write_private};
 use super::undo::{UndoLog, restore};
-use super::{runtime, show};
+use super::{block_on, show};
 use crate::config::Settings;
 use crate::mcp;
 
@@ -112,14 +112,12 @@ impl Mcp {
         Mcp { verb: None }
     }
 
-    /// With a runtime of its own, whose future is the server alone: one that also held the verbs would be larger, and
-    /// to move it takes time at the start of every conversation.
     pub(super) fn run(self, settings: Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
-            None => runtime()?.block_on(Box::pin(mcp::serve(settings)))?,
+            None => block_on(|| mcp::serve(settings))?,
             Some(Verb::Install(arguments)) => {
                 let mut changes = Changes::new(arguments.json);
-                let done = runtime()?.block_on(arguments.install(&settings, &mut changes));
+                let done = block_on(|| arguments.install(&settings, &mut changes));
                 changes.print_after(done)?;
             }
             Some(Verb::Uninstall(arguments)) => {

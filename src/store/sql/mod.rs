@@ -103,6 +103,31 @@ impl Connection {
         self.prepare(sql)?.query_all(params, read)
     }
 
+    /// Every row that can be decoded. The others are logged and left out: where a table is read as a whole, one of
+    /// them would keep the rest from being read.
+    pub(super) fn query_readable<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        mut read: impl FnMut(Row<'_>) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let rows: Vec<Option<T>> = self.query_all(sql, params, |row| match read(row) {
+            Ok(read) => Ok(Some(read)),
+            Err(Error::Value { column, found }) => {
+                let field = row.column_name(column).unwrap_or("?");
+                tracing::error!(
+                    sql,
+                    field,
+                    found,
+                    "row is unreadable and left out; see `asyncagents doctor`"
+                );
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        })?;
+        Ok(rows.into_iter().flatten().collect())
+    }
+
     /// Several statements without values.
     pub(super) fn batch(&self, sql: &str) -> Result<(), Error> {
         Ok(self.0.execute_batch(sql)?)

@@ -44,7 +44,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/0018_pause.sql"),
     include_str!("../../../migrations/0019_alerts.sql"),
     include_str!("../../../migrations/0020_keyed_changes.sql"),
-    include_str!("../../../migrations/0021_quarantined_rows.sql"),
+    include_str!("../../../migrations/0021_mended_rows.sql"),
 ];
 
 /// Stands between the name of a store that was set aside and a number.

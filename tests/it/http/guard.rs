@@ -345,6 +345,15 @@ fn a_line_of_a_head_that_ends_with_a_bare_line_feed_is_refused() {
         assert_eq!(says(&bare), ["400"], "{bare:?}");
         assert_eq!(says(&format!("{sound}{bare}")), ["200", "400"], "{bare:?}");
     }
+    // A length that a filter could read in another way than the server.
+    let spaces = " ".repeat(60);
+    for length in [format!("{spaces}1"), "+1".into(), "1, 1".into()] {
+        let hidden = format!(
+            "GET /v1/health HTTP/1.1\r\nHost: localhost\r\nContent-Length:{length}\r\n\r\n\n\
+             GET /v1/health HTTP/1.1\nHost: localhost\nConnection: close\n\n"
+        );
+        assert_eq!(says(&hidden), ["400"], "{hidden:?}");
+    }
     // What is smuggled behind a chunked body is not read.
     let chunked =
         "POST /v1/clear HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";

@@ -135,8 +135,9 @@ struct Usage {
     completion_tokens_details: Option<Details>,
     #[serde(default)]
     prompt_tokens_details: Option<PromptDetails>,
+    /// A number from OpenRouter; other servers have other things there.
     #[serde(default)]
-    cost: Option<f64>,
+    cost: Value,
 }
 
 #[derive(Deserialize)]
@@ -170,7 +171,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<StreamEvent, Error>
     if let Some(usage) = chunk.usage {
         draft.usage = usage.tokens().or(draft.usage);
         // OpenRouter knows which provider answered and what that charged.
-        draft.cost = usage.cost.filter(|cost| cost.is_finite() && *cost >= 0.0).or(draft.cost);
+        draft.cost = usage.cost.as_f64().filter(|cost| *cost >= 0.0).or(draft.cost);
     }
     // Only one answer is asked for, so a second choice is never ours.
     let choice = chunk.choices.and_then(|choices| choices.into_iter().next());
@@ -371,9 +372,9 @@ mod tests {
 
     #[test]
     fn a_cost_that_the_server_reports_comes_with_the_end() {
-        for (reported, expected) in
-            [(json!(0.25), Some(0.25)), (json!(-1), None), (json!(null), None)]
-        {
+        let others = [json!(-1), json!(null), json!("0.25"), json!({"total_cost": 0.25})];
+        let others = others.into_iter().map(|reported| (reported, None));
+        for (reported, expected) in others.chain([(json!(0.25), Some(0.25))]) {
             let mut decoder = decoder(9);
             let usage = json!({"prompt_tokens": 3, "completion_tokens": 1, "cost": reported});
             let chunk = json!({"choices": [], "usage": usage}).to_string();

@@ -1,9 +1,0 @@
--- Rows of other tables than `task` that could not be read: they were taken out of their table, or what could not be
--- read of them was replaced, and this is what was there, as SQL literals.
-CREATE TABLE quarantined_row (
-  seq      INTEGER PRIMARY KEY,
-  source   TEXT NOT NULL,     -- the table
-  field    TEXT NOT NULL,     -- the column that could not be read
-  at       INTEGER NOT NULL,
-  original TEXT NOT NULL
-);
