@@ -3,7 +3,7 @@
 
 use asyncagents::host::scripted::Control;
 use asyncagents::store::End;
-use asyncagents::supervisor::{Caller, Error, Target};
+use asyncagents::supervisor::{Caller, ClearOutcome, Error, Target};
 use asyncagents::task::launch::TaskSpec;
 use asyncagents::task::lifecycle::{Change, Refused, Report, Request, ResumePolicy};
 use asyncagents::task::{BatchId, SHELL, SessionId, State, Status, Task, TaskId};
@@ -68,6 +68,24 @@ async fn a_repeated_cancel_does_what_was_left_and_answers_with_all_of_it() {
     assert_eq!(cancel(&parent, Target::Batch(first.batch.clone())).await, both);
     // A key says nothing of tasks that are not its caller's.
     assert_eq!(cancel(&other, Target::All).await, [strange.id]);
+}
+
+#[tokio::test]
+async fn calls_with_one_key_at_the_same_time_get_the_same_answer() {
+    let world = World::start().await;
+    let parent = caller(&world.parent().await);
+    let task = world.launch(&parent.session, "@hang").await;
+    let key = || Some("key".to_owned());
+    let cancel = || world.supervisor.cancel_once(&parent, Target::All, key());
+    let clear = || world.supervisor.clear_once(&parent, key());
+    let (one, other) = tokio::join!(cancel(), cancel());
+    for cancelled in [one, other] {
+        let ids: Vec<TaskId> = cancelled.unwrap().tasks.into_iter().map(|task| task.id).collect();
+        assert_eq!(ids, std::slice::from_ref(&task.id));
+    }
+    let (one, other) = tokio::join!(clear(), clear());
+    let expected = ClearOutcome { cancelled: 1, cleared: 1 };
+    assert_eq!([one.unwrap(), other.unwrap()], [expected; 2]);
 }
 
 #[tokio::test]

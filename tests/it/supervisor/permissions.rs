@@ -53,6 +53,34 @@ async fn a_parked_request_is_listed_and_answered() {
 }
 
 #[tokio::test]
+async fn a_repeated_answer_is_that_of_the_first_call_and_not_given_to_what_was_asked_since() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@ask bash one\n@ask bash two\n@say found").await;
+    let asked = async |what: &str| {
+        let is_open = || world.supervisor.asks().iter().any(|asked| asked.ask.what == what);
+        world.until("it asks", is_open).await;
+    };
+    let answer = async |reference: &str, key: &str| {
+        let by = Answerer { door: Door::Cli, by: "cli".into() };
+        let answered = world.supervisor.answer_once(reference, Answer::Allow, by, Some(key)).await;
+        answered.unwrap().into_iter().map(|answered| answered.ask).collect::<Vec<_>>()
+    };
+    asked("bash one").await;
+    let first = answer(task.id.as_str(), "key").await;
+    assert_eq!(first.iter().map(|ask| ask.what.as_str()).collect::<Vec<_>>(), ["bash one"]);
+    asked("bash two").await;
+    assert_eq!(answer(task.id.as_str(), "key").await, first);
+    assert_eq!(answer(&first[0].id, "key").await, first);
+    asked("bash two").await;
+    let second = answer(task.id.as_str(), "another key").await;
+    assert_eq!(second.iter().map(|ask| ask.what.as_str()).collect::<Vec<_>>(), ["bash two"]);
+    let end = State::Completed { result: "found".into(), error: None };
+    assert_eq!(world.ended(&task).await.state, end);
+    assert_eq!(world.supervisor.answers(&task.id).unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn a_cancelled_task_has_no_open_requests() {
     let world = World::start().await;
     let parent = world.parent().await;
