@@ -20,7 +20,8 @@ pub const FILE: &str = "clients.lock";
 /// A name, held until this is dropped.
 #[derive(Debug)]
 pub struct Claim {
-    _lock: File,
+    file: File,
+    byte: i64,
 }
 
 impl Claim {
@@ -30,17 +31,26 @@ impl Claim {
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let file = home.join(FILE);
-        let lock = options.open(&file).or_else(|error| match error.kind() {
+        let opened = options.open(&file).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 DirBuilder::new().recursive(true).mode(0o700).create(home)?;
                 options.open(&file)
             }
             _ => Err(error),
         })?;
-        if !system::lock(&lock, byte_of(name))? {
-            return Err(io::ErrorKind::ResourceBusy.into());
+        let claim = Claim { file: opened, byte: byte_of(name) };
+        match system::lock(&claim.file, claim.byte)? {
+            true => Ok(claim),
+            false => Err(io::ErrorKind::ResourceBusy.into()),
         }
-        Ok(Claim { _lock: lock })
+    }
+}
+
+/// Unlocked before the file is closed: a process that this one is just starting has it open, too, until it executes its
+/// program.
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let _ = system::unlock(&self.file, self.byte);
     }
 }
 
@@ -67,25 +77,30 @@ mod system {
 
     use nix::errno::Errno;
     use nix::fcntl::{FcntlArg, fcntl};
-    use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, c_short, flock};
+    use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, c_int, c_short, flock};
 
     /// `false` while another open file has it.
     pub(super) fn lock(file: &File, byte: i64) -> io::Result<bool> {
-        match fcntl(file, FcntlArg::F_OFD_SETLK(&write_lock(byte))) {
+        match fcntl(file, FcntlArg::F_OFD_SETLK(&of_type(F_WRLCK, byte))) {
             Ok(_) => Ok(true),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
+    pub(super) fn unlock(file: &File, byte: i64) -> io::Result<()> {
+        fcntl(file, FcntlArg::F_OFD_SETLK(&of_type(F_UNLCK, byte)))?;
+        Ok(())
+    }
+
     pub(super) fn is_locked(file: &File, byte: i64) -> io::Result<bool> {
-        let mut lock = write_lock(byte);
+        let mut lock = of_type(F_WRLCK, byte);
         fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
         Ok(lock.l_type != F_UNLCK as c_short)
     }
 
-    fn write_lock(byte: i64) -> flock {
-        let (l_type, l_whence) = (F_WRLCK as c_short, SEEK_SET as c_short);
+    fn of_type(l_type: c_int, byte: i64) -> flock {
+        let (l_type, l_whence) = (l_type as c_short, SEEK_SET as c_short);
         flock { l_type, l_whence, l_start: byte, l_len: 1, l_pid: 0 }
     }
 }
@@ -97,6 +112,10 @@ mod system {
     use std::io;
 
     pub(super) fn lock(_: &File, _: i64) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn unlock(_: &File, _: i64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
