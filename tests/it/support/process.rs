@@ -327,11 +327,34 @@ impl Drop for Shell {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+        // A client that the test killed may just have started a daemon. That has no lock yet, and would make the
+        // directory anew.
+        loop {
+            let left = started_in(&self.home);
+            if left.is_empty() || started.elapsed() > PATIENCE {
+                break;
+            }
+            left.into_iter().for_each(|pid| kill(pid, Signal::KILL));
+            std::thread::sleep(Duration::from_millis(5));
+        }
         // In every test: no file that the daemon wrote contains the canary key.
         if !std::thread::panicking() {
             assert_eq!(canary::leaks(&self.home), [] as [PathBuf; 0], "a key was written");
         }
     }
+}
+
+/// The processes that were started with this storage directory in their environment.
+fn started_in(home: &Path) -> Vec<u32> {
+    let wanted = format!("ASYNCAGENTS_HOME={}", home.display());
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| *pid != std::process::id())
+        .filter(|pid| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        })
+        .collect()
 }
 
 impl RunningCommand {
