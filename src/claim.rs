@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use crate::task::id::fingerprint;
 
 /// In the storage directory. It stays empty.
-pub const FILE: &str = "clients.lock";
+const FILE: &str = "clients.lock";
 
 /// A name, held until this is dropped.
 #[derive(Debug)]
@@ -64,8 +64,7 @@ pub fn is_held(home: &Path, name: &str) -> bool {
     system::is_locked(&file, byte_of(name)).unwrap_or(true)
 }
 
-/// Two of four thousand million names that share one are not worth a list: the second client is refused by
-/// [`Claim::hold`].
+/// Two names share a byte once in four billion pairs; [`Claim::hold`] then refuses the second client.
 fn byte_of(name: &str) -> i64 {
     fingerprint(&[name]).into()
 }

@@ -24,7 +24,7 @@ const LONGEST_SOCKET_PATH: usize = 107;
 const OURS: [&str; 9] = [
     "asyncagents.",
     "auth.",
-    "clients.lock",
+    "clients",
     "config.toml",
     "server.json",
     "token",

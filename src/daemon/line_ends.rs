@@ -3,8 +3,8 @@
 //! request ends (request smuggling).
 //!
 //! A filter on what is read from the connection: it follows heads and lengths of bodies, and replaces a bare LF, and the
-//! end of a line with a length that it does not understand, by a NUL, which hyper answers with 400. Chunked bodies are not followed: a request with one is the last of its
-//! connection ([`is_last`]).
+//! end of a line with a length that it does not understand, by a NUL, which hyper answers with 400. Chunked bodies are
+//! not followed: a request with one is the last of its connection ([`is_last`]).
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -94,15 +94,19 @@ fn in_quarantine(found: &[QuarantinedTask]) -> String {
 
 fn mended_rows(mended: &[UnreadableRow]) -> Option<String> {
     (!mended.is_empty()).then(|| {
+        let mut by_table: BTreeMap<String, u64> = BTreeMap::new();
+        for row in mended {
+            *by_table.entry(row.table.clone()).or_default() += 1;
+        }
         format!(
             "records of the task store were damaged, in its tables {}; what could not be read of them \
              was replaced",
-            tables(mended)
+            tables(&by_table)
         )
     })
 }
 
-fn unreadable_rows(unreadable: &[UnreadableRow]) -> Option<String> {
+fn unreadable_rows(unreadable: &BTreeMap<String, u64>) -> Option<String> {
     (!unreadable.is_empty()).then(|| {
         format!(
             "rows of the task store cannot be read and are left out, in its tables {}; the others are \
@@ -112,14 +116,10 @@ fn unreadable_rows(unreadable: &[UnreadableRow]) -> Option<String> {
     })
 }
 
-/// By table, because such rows have no name that anybody knows.
-fn tables(rows: &[UnreadableRow]) -> String {
-    let mut tables: BTreeMap<&str, usize> = BTreeMap::new();
-    for row in rows {
-        *tables.entry(&row.table).or_default() += 1;
-    }
+/// The number of rows in each table: users know no names of such rows.
+fn tables(rows: &BTreeMap<String, u64>) -> String {
     let named: Vec<String> =
-        tables.iter().map(|(table, rows)| format!("`{table}` ({rows})")).collect();
+        rows.iter().map(|(table, rows)| format!("`{table}` ({rows})")).collect();
     named.join(", ")
 }
 

@@ -270,7 +270,7 @@ impl Supervisor {
                 other => other,
             })?;
             given.retain(|request| request.task == task.id);
-            // Not what the task has asked for since: who repeats the call has not seen that.
+            // What the task has asked for since stays open: the caller who repeats the call has not seen it.
             if !given.is_empty() {
                 return Ok(given);
             }

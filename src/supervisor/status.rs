@@ -1,6 +1,7 @@
 //! Read side of the status API: pages, totals, groups, snapshots, store health. Queries only; everything is
 //! answered from the store, and no host is asked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Error, Supervisor};
@@ -20,8 +21,8 @@ pub struct StoreCheck {
     /// Tasks that could not be read, and runs and notices that were mended.
     pub tasks: Vec<QuarantinedTask>,
     pub mended: Vec<UnreadableRow>,
-    /// Rows of other tables that cannot be read.
-    pub unreadable: Vec<UnreadableRow>,
+    /// How many rows of other tables cannot be read, by table.
+    pub unreadable: BTreeMap<String, u64>,
 }
 
 impl Supervisor {

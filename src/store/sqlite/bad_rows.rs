@@ -5,6 +5,8 @@
 //! Runs and notices are mended instead (`store/quarantine.rs`): a task without its run, or its parent without its
 //! notice, would be lost along with the row.
 
+use std::collections::BTreeMap;
+
 use super::{Column, ColumnKind, Connection, Error, columns};
 use crate::store::sql::{Row, Value};
 use crate::store::subjects::Integrity;
@@ -27,7 +29,7 @@ const ELSEWHERE: [&str; 11] = [
 /// How many rows are looked at in one read transaction: a long one keeps the write-ahead log from being checkpointed.
 const SLICE: i64 = 2_000;
 
-/// A row that cannot be read, or could not before it was mended.
+/// A row that could not be read before it was mended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableRow {
     pub table: String,
@@ -37,14 +39,14 @@ pub struct UnreadableRow {
 
 /// A part of a table, in the order of its key.
 struct TableSlice {
-    unreadable: Vec<UnreadableRow>,
+    unreadable: u64,
     /// The key of its last row, as a row value in SQL; `None` at the end of the table.
     last: Option<String>,
 }
 
 impl Integrity<'_> {
-    /// Looks through all tables for rows that cannot be read.
-    pub fn unreadable_rows(&self) -> Result<Vec<UnreadableRow>, Error> {
+    /// Looks through all tables for rows that cannot be read, and counts them.
+    pub fn unreadable_rows(&self) -> Result<BTreeMap<String, u64>, Error> {
         let tables: Vec<String> = self.store.read(|db| {
             Ok(db.query_all(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'
@@ -53,17 +55,20 @@ impl Integrity<'_> {
                 |row| row.get(0),
             )?)
         })?;
-        let mut found = Vec::new();
+        let mut found = BTreeMap::new();
         for table in tables.iter().filter(|table| !ELSEWHERE.contains(&table.as_str())) {
-            let mut after = None;
+            let (mut after, mut number) = (None, 0);
             loop {
                 let TableSlice { unreadable, last } =
                     self.store.read(|db| slice(db, table, after.as_deref()))?;
-                found.extend(unreadable);
+                number += unreadable;
                 match last {
                     Some(last) => after = Some(last),
                     None => break,
                 }
+            }
+            if number > 0 {
+                found.insert(table.clone(), number);
             }
         }
         Ok(found)
@@ -88,18 +93,16 @@ fn slice(db: &Connection, table: &str, after: Option<&str>) -> Result<TableSlice
         literals.join(" || ', ' || ")
     ))?;
     let mut rows = rows.query(())?;
-    let mut slice = TableSlice { unreadable: Vec::new(), last: None };
+    let mut slice = TableSlice { unreadable: 0, last: None };
     while let Some(row) = rows.next()? {
-        if let Some(field) = misfit(row, &columns)? {
-            slice.unreadable.push(UnreadableRow { table: table.to_owned(), field });
-        }
+        slice.unreadable += u64::from(!fits(row, &columns)?);
         slice.last = Some(row.get(columns.len())?);
     }
     Ok(slice)
 }
 
-/// The first column whose value does not have its type.
-fn misfit(row: Row<'_>, columns: &[Column]) -> Result<Option<String>, Error> {
+/// Whether all values have the types of their columns.
+fn fits(row: Row<'_>, columns: &[Column]) -> Result<bool, Error> {
     for (at, column) in columns.iter().enumerate() {
         let fits = match (row.value(at)?, column.kind) {
             (Value::Null, _) => !column.required,
@@ -108,10 +111,10 @@ fn misfit(row: Row<'_>, columns: &[Column]) -> Result<Option<String>, Error> {
             _ => false,
         };
         if !fits {
-            return Ok(Some(column.name.clone()));
+            return Ok(false);
         }
     }
-    Ok(None)
+    Ok(true)
 }
 
 /// An SQL expression that makes a literal of a column's value. Text as bytes: `quote` ends at the first NUL, and what
